@@ -1,0 +1,1 @@
+"""Joining and judging: pure functions of readings with timestamps."""
