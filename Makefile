@@ -1,0 +1,88 @@
+# `make demo` to see it, `make test` to check everything. Needs Python 3.11 or newer with venv, nothing else.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--custom-compile-command "make lock" --upgrade
+# Two at a time: a test that needs more would be too slow on a small machine.
+TEST_WORKERS ?= 2
+
+.PHONY: help
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+.PHONY: demo
+demo: $(VENV)/.runtime ## Run the exporter over a simulated rig
+	@echo 'Wattline over a simulated rig; stop it with Ctrl-C.'
+	@echo '  status page  http://127.0.0.1:10087/'
+	@echo '  metrics      http://127.0.0.1:10087/metrics'
+	@$(BIN)/wattline demo
+
+.PHONY: test
+test: lint system servers ## Check everything: style, types, imports, tests
+	$(BIN)/pytest -n $(TEST_WORKERS) $(ARGS)
+
+.PHONY: lint
+lint: $(VENV)/.development ## Check style, types and imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/yamllint --strict .
+
+.PHONY: fmt
+fmt: $(VENV)/.development ## Format the code and mend what can be mended
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: system
+system: ## Install the programs that the tests start
+	@tools/system-packages.sh cc:gcc
+
+.PHONY: servers
+servers: ## Fetch the real servers that the tests start
+	@if [ -x tools/servers.sh ]; then tools/servers.sh; fi
+
+.PHONY: test-lowest
+test-lowest: $(BIN)/uv ## Run the tests with the oldest dependencies allowed
+	$(BIN)/uv venv --quiet --clear build/lowest
+	$(BIN)/uv pip install --quiet --python build/lowest --resolution lowest-direct --editable . \
+		--group test --group dashboards
+	build/lowest/bin/pytest -n $(TEST_WORKERS) $(ARGS)
+
+.PHONY: lock
+lock: $(BIN)/uv ## Write the locked requirements anew
+	$(UV_COMPILE) pyproject.toml --output-file requirements.txt
+	$(UV_COMPILE) --group build --output-file requirements-build.txt
+	$(UV_COMPILE) pyproject.toml --group dev --constraints requirements.txt --constraints requirements-build.txt \
+		--output-file requirements-dev.txt
+
+.PHONY: clean
+clean: ## Remove what the other targets made
+	rm -rf $(VENV) .servers .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+		|| { echo 'Python 3.11 or newer is needed; name one with PYTHON=...' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+		|| tools/system-packages.sh ensurepip:python3-venv
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: requirements.txt requirements-build.txt pyproject.toml | $(BIN)/python
+	@$(PIP) --require-hashes -r requirements.txt -r requirements-build.txt
+	@$(PIP) --no-build-isolation --no-deps --editable .
+	@touch $@
+
+$(VENV)/.development: requirements-dev.txt $(VENV)/.runtime
+	@$(PIP) --require-hashes -r requirements-dev.txt
+	@touch $@
+
+# Not locked: it makes the locks.
+$(BIN)/uv: | $(BIN)/python
+	@$(PIP) uv
