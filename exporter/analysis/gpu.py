@@ -1,0 +1,262 @@
+"""The memory of one GPU: from single readings to means, counters and fractions over the window."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from itertools import pairwise
+from typing import TYPE_CHECKING, TypeVar
+
+from exporter.analysis.idle import IdleLearner, idle_floor
+from exporter.analysis.snapshot import POWER_FRACTION_EDGES, GpuView
+from exporter.analysis.spans import Spans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from exporter.analysis.plan import GpuOverride, Plan
+    from exporter.analysis.snapshot import IdleFloor
+    from exporter.readings import GpuActivity, GpuCondition, GpuIdentity, GpuSample
+
+R = TypeVar("R", bound="GpuSample | GpuActivity | GpuCondition")
+
+STALE_AFTER = 3.5
+"""A reading older than this many of its intervals is gone. Half an interval lets a late one pass."""
+MIN_COVERAGE = 0.75
+"""A mean over less of the window than this is not a mean over the window."""
+IMPOSSIBLE_FRACTION = 3.0
+"""Energy that needs more than this multiple of the limit did not flow through this board."""
+IMPOSSIBLE_WATTS = 20_000.0
+LINK_BYTES_PER_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+"""Bytes per second one way: PCI-SIG's transfer rates after 8b/10b, 128b/130b and (6) FLIT coding."""
+STUCK_UTILIZATION = 0.95
+STUCK_ACTIVE_FRACTION = 0.10
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Mean of what was obtained; ``None`` when nothing was."""
+    known = [v for v in values if v is not None]
+    return sum(known) / len(known) if known else None
+
+
+class GpuTrack:
+    """Everything remembered of one GPU. Fed in time order; asked at any moment.
+
+    A reading that is not later than the one before is dropped: the clock of readings never goes back.
+    """
+
+    def __init__(self, identity: GpuIdentity, plan: Plan, override: GpuOverride | None = None) -> None:
+        self.identity = identity
+        self.lost = False
+        self.samples: deque[GpuSample] = deque()
+        self.activities: deque[GpuActivity] = deque()
+        self.condition: GpuCondition | None = None
+        self.learner = IdleLearner()
+        self._plan = plan
+        self._override = override
+        self._horizon = plan.window + 4 * plan.engine_interval
+        max_gap = max(3.0, STALE_AFTER * plan.sample_interval)
+        self.energy = Spans(self._horizon, max_gap)
+        self._integrated = Spans(self._horizon, max_gap)
+        self._published: float | None = None
+        self._counter: tuple[float, float] | None = None
+        self._event_seconds: dict[str, float] = {}
+        self._buckets = [0] * (len(POWER_FRACTION_EDGES) + 1)
+        self._fraction_sum = 0.0
+
+    # Feeding.
+
+    def observe_sample(self, sample: GpuSample) -> None:
+        """Take a 1 s reading."""
+        before = self.samples[-1] if self.samples else None
+        if before is not None and sample.t <= before.t:
+            return
+        self._count_energy(before, sample)
+        if before is not None and sample.t - before.t <= STALE_AFTER * self._plan.sample_interval:
+            for reason in sample.event_reasons or ():
+                self._event_seconds[reason] = self._event_seconds.get(reason, 0.0) + sample.t - before.t
+        if (limit := self.limit_watts()) is not None:
+            for watts in sample.power_samples_watts:
+                self._buckets[bisect_left(POWER_FRACTION_EDGES, watts / limit)] += 1
+                self._fraction_sum += watts / limit
+        self.samples.append(sample)
+        while self.samples[0].t < sample.t - self._horizon:
+            self.samples.popleft()
+
+    def _count_energy(self, before: GpuSample | None, sample: GpuSample) -> None:
+        if before is not None and before.power_watts is not None and sample.power_watts is not None:
+            watts = (before.power_watts + sample.power_watts) / 2
+            self._integrated.add(before.t, sample.t, watts * (sample.t - before.t))
+        if sample.energy_joules is None:
+            if self._counter is None and self._integrated.total > 0:
+                self._published = self._integrated.total
+            return
+        if self._counter is None:
+            self._published = sample.energy_joules
+        else:
+            since, joules = self._counter
+            delta = sample.energy_joules - joules
+            ceiling = IMPOSSIBLE_FRACTION * (self.limit_watts() or IMPOSSIBLE_WATTS) * (sample.t - since)
+            # A step back is a new base (the driver was reloaded); an impossible leap is no energy of this board.
+            if 0 <= delta <= ceiling:
+                self.energy.add(since, sample.t, delta)
+                self._published = (self._published or 0.0) + delta
+        self._counter = (sample.t, sample.energy_joules)
+
+    def observe_activity(self, activity: GpuActivity) -> None:
+        """Take a 5 s reading."""
+        if self.activities and activity.t <= self.activities[-1].t:
+            return
+        self.activities.append(activity)
+        while self.activities[0].t < activity.t - self._horizon:
+            self.activities.popleft()
+
+    def observe_condition(self, condition: GpuCondition) -> None:
+        """Take a 30 s reading."""
+        if self.condition is None or condition.t > self.condition.t:
+            self.condition = condition
+
+    def learn_idle(self, start: float, end: float) -> None:
+        """The engines held nothing from ``start`` to ``end``: learn from the samples in between."""
+        for sample in self.samples:
+            # Utilisation 0 keeps spinning kernels of others out of the floor.
+            if start < sample.t <= end and sample.utilization_ratio == 0 and sample.power_watts is not None:
+                self.learner.offer(sample.t, sample.power_watts)
+
+    # Asking.
+
+    @property
+    def energy_source(self) -> str:
+        """Where energy comes from: counter, integrated or none."""
+        if self._counter is not None:
+            return "counter"
+        return "integrated" if self._integrated.total > 0 else "none"
+
+    @property
+    def energy_spans(self) -> Spans:
+        """The joules by time, from the best source there is."""
+        return self._integrated if self._counter is None else self.energy
+
+    def sample_now(self, now: float) -> GpuSample | None:
+        """The last 1 s reading, unless it is too old."""
+        return self._fresh(self.samples, self._plan.sample_interval, now)
+
+    def activity_now(self, now: float) -> GpuActivity | None:
+        """The last 5 s reading, unless it is too old."""
+        return self._fresh(self.activities, self._plan.activity_interval, now)
+
+    def condition_now(self, now: float) -> GpuCondition | None:
+        """The last 30 s reading, unless it is too old."""
+        last = () if self.condition is None else (self.condition,)
+        return self._fresh(last, self._plan.condition_interval, now)
+
+    def _fresh(self, readings: Sequence[R], interval: float, now: float) -> R | None:
+        if self.lost or not readings or now - readings[-1].t > max(STALE_AFTER * interval, 2.0):
+            return None
+        return readings[-1]
+
+    def limit_watts(self) -> float | None:
+        """The denominator: enforced, else requested, else default, else what the configuration says."""
+        told = self.condition
+        candidates = (
+            (told.limit_enforced_watts, told.limit_requested_watts, told.limit_default_watts) if told else ()
+        )
+        for limit in candidates:
+            if limit:
+                return limit
+        return self._override.power_limit_watts if self._override else None
+
+    def idle_floor(self) -> IdleFloor | None:
+        """The idle power in use."""
+        configured = self._override.idle_power_watts if self._override else None
+        return idle_floor(self.learner.learned(), configured, self.limit_watts())
+
+    def power_mean(self, start: float, end: float) -> float | None:
+        """Mean power from ``start`` to ``end`` in watts; ``None`` when readings cover too little of it."""
+        accrued = self.energy_spans.between(start, end)
+        if accrued.covered < MIN_COVERAGE * (end - start):
+            return None
+        return accrued.rate()
+
+    def sample_mean(self, start: float, get: Callable[[GpuSample], float | None]) -> float | None:
+        """Mean of a 1 s reading since ``start``."""
+        return mean(get(s) for s in self.samples if s.t > start)
+
+    def activity_mean(self, start: float, get: Callable[[GpuActivity], float | None]) -> float | None:
+        """Mean of a 5 s reading since ``start``."""
+        return mean(get(a) for a in self.activities if a.t > start)
+
+    def reason_share(self, start: float, reasons: frozenset[str]) -> float | None:
+        """Share of the 1 s readings since ``start`` in which any of ``reasons`` held the clocks."""
+        told = [s.event_reasons for s in self.samples if s.t > start and s.event_reasons is not None]
+        return sum(bool(reasons & r) for r in told) / len(told) if told else None
+
+    def view(self, now: float, deployment: str) -> GpuView:
+        """All that is published of this GPU."""
+        sample, activity, condition = self.sample_now(now), self.activity_now(now), self.condition_now(now)
+        up = not self.lost and sample is not None
+        if not up:
+            return GpuView(self.identity, deployment, up=False)
+        start = now - self._plan.window
+        power, limit, floor = self.power_mean(start, now), self.limit_watts(), self.idle_floor()
+        active = None
+        if power is not None and limit and floor is not None and limit > floor.watts:
+            # Below the floor is no work, not negative work.
+            active = max(0.0, (power - floor.watts) / (limit - floor.watts))
+        cumulative: list[int] = []
+        for count in self._buckets:
+            cumulative.append(count + (cumulative[-1] if cumulative else 0))
+        return GpuView(
+            identity=self.identity,
+            deployment=deployment,
+            up=True,
+            sample=sample,
+            activity=activity,
+            condition=condition,
+            power_watts_mean=power,
+            limit_watts=limit,
+            tdp_fraction=power / limit if power is not None and limit else None,
+            active_power_fraction=active,
+            idle_floor=floor,
+            energy_joules=self._published,
+            energy_source=self.energy_source,
+            energy_disagreement_ratio=self._energy_disagreement(start, now),
+            utilization_stuck=self._stuck(start, active, condition),
+            event_seconds=dict(self._event_seconds),
+            power_fraction_buckets=tuple(cumulative) if cumulative[-1] else (),
+            power_fraction_sum=self._fraction_sum,
+            pcie_link_bytes_per_second=link_bytes_per_second(activity),
+        )
+
+    def _energy_disagreement(self, start: float, now: float) -> float | None:
+        if self._counter is None:
+            return None
+        counter, integrated = self.energy.between(start, now), self._integrated.between(start, now)
+        needed = MIN_COVERAGE * self._plan.window
+        if counter.covered < needed or integrated.covered < needed:
+            return None
+        a, b = counter.amount / counter.covered, integrated.amount / integrated.covered
+        return abs(a - b) / max(a, b) if max(a, b) > 0 else 0.0
+
+    def _stuck(self, start: float, active: float | None, condition: GpuCondition | None) -> bool | None:
+        if condition is None or condition.processes is None or active is None:
+            return None
+        utilization = [s.utilization_ratio for s in self.samples if s.t > start and s.utilization_ratio is not None]
+        if not utilization:
+            return None
+        latched = min(utilization) >= STUCK_UTILIZATION
+        return latched and active < STUCK_ACTIVE_FRACTION and not condition.processes
+
+
+def link_bytes_per_second(activity: GpuActivity | None) -> float | None:
+    """What the current PCIe link could carry one way, in bytes per second; ``None`` for an unknown generation."""
+    if activity is None or activity.pcie_link_generation is None or activity.pcie_link_width is None:
+        return None
+    lane = LINK_BYTES_PER_LANE.get(activity.pcie_link_generation)
+    return lane * activity.pcie_link_width if lane else None
+
+
+def longest_gap(times: Sequence[float], start: float, end: float) -> float:
+    """The longest stretch of ``start``..``end`` (seconds) without any of ``times``."""
+    inside = [start, *(t for t in times if start < t <= end), end]
+    return max(b - a for a, b in pairwise(inside))

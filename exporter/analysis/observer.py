@@ -1,0 +1,404 @@
+"""Readings in, verdicts out: the one way from what was read to what is believed.
+
+Nothing here reads a clock: time is what the readings carry and what :meth:`Observer.judge` is asked about. The same
+readings therefore give the same verdicts, live or replayed, at any speed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from exporter.analysis.causes import POWER_CAP, THROTTLE_REASONS, GpuSigns, Signs, suspect, unseen
+from exporter.analysis.engine import EngineTrack
+from exporter.analysis.gpu import GpuTrack, link_bytes_per_second
+from exporter.analysis.judge import Evidence, judge
+from exporter.analysis.snapshot import DeploymentView, GpuView, Snapshot, State
+from exporter.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuSample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from exporter.analysis.plan import DeploymentPlan, Plan
+    from exporter.analysis.snapshot import EngineView, SourceView
+    from exporter.readings import Reading
+
+IDLE_SETTLE = 2.0
+"""Seconds after the last work in which the driver's 1 s average still remembers it."""
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """What a deployment's past adds up to."""
+
+    state: State = State.UNKNOWN
+    since: float = 0.0
+    seconds: dict[State, float] = field(default_factory=lambda: dict.fromkeys(State, 0.0))
+    joules: dict[State, float] = field(default_factory=lambda: dict.fromkeys(State, 0.0))
+    energy_seen: dict[str, float] = field(default_factory=dict)
+
+
+class Observer:
+    """Holds the window of every GPU and engine, and judges every deployment.
+
+    Args:
+        plan: what to judge and how.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.gpus: dict[str, GpuTrack] = {}
+        self.engines: dict[str, EngineTrack] = {}
+        self._ledgers = {d.name: _Ledger() for d in plan.deployments}
+        self._resolved_indices: dict[int, str] = {}
+        self._first_t: float | None = None
+        self._judged_at: float | None = None
+        for deployment in plan.deployments:
+            for engine in deployment.engines:
+                self.engines[engine.name] = EngineTrack(engine, deployment.name, plan)
+
+    # Readings in.
+
+    def observe(self, reading: Reading) -> None:
+        """Take one reading. Readings of one source must come in time order; a late one is dropped."""
+        match reading:
+            case GpuIdentity():
+                self._meet(reading)
+            case GpuSample(uuid=uuid) if uuid in self.gpus:
+                self._first_t = reading.t if self._first_t is None else self._first_t
+                self.gpus[uuid].observe_sample(reading)
+            case GpuActivity(uuid=uuid) if uuid in self.gpus:
+                self.gpus[uuid].observe_activity(reading)
+            case GpuCondition(uuid=uuid) if uuid in self.gpus:
+                self.gpus[uuid].observe_condition(reading)
+            case EngineReading(engine=name) if name in self.engines:
+                track = self.engines[name]
+                track.observe(reading)
+                self._learn(track.deployment)
+            case _:
+                pass
+
+    def _meet(self, identity: GpuIdentity) -> None:
+        track = self.gpus.get(identity.uuid)
+        if track is None:
+            override = self.plan.overrides.get(identity.uuid)
+            self.gpus[identity.uuid] = GpuTrack(identity, self.plan, override)
+        else:
+            track.identity = identity
+            track.lost = False
+        # An index in the configuration means the GPU that had it first: NVML's order may change under us.
+        self._resolved_indices.setdefault(identity.index, identity.uuid)
+
+    def lose(self, uuid: str) -> None:
+        """The GPU was there and is gone: only its absence is published from now on."""
+        if uuid in self.gpus:
+            self.gpus[uuid].lost = True
+
+    def _learn(self, deployment: str) -> None:
+        """When all engines of a deployment just showed an idle stretch, its GPUs' power there is their idle floor."""
+        stretches = [e.idle_stretch() for e in self.engines.values() if e.deployment == deployment]
+        known = [s for s in stretches if s is not None]
+        if not known or len(known) < len(stretches):
+            return
+        start, end = max(s[0] for s in known), min(s[1] for s in known)
+        uuids, _ = self.members(next(d for d in self.plan.deployments if d.name == deployment))
+        for uuid in uuids:
+            self.gpus[uuid].learn_idle(start + IDLE_SETTLE, end)
+
+    def members(self, deployment: DeploymentPlan) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """UUIDs of the GPUs that serve a deployment, and the configured ones that are not visible."""
+        if deployment.gpus is None:
+            claimed = {u for d in self.plan.deployments if d.gpus is not None for u in self.members(d)[0]}
+            return tuple(u for u in self._in_order() if u not in claimed), ()
+        found: list[str] = []
+        missing: list[str] = []
+        by_name = {_canonical(k): u for u, g in self.gpus.items() for k in (u, g.identity.pci_bus_id) if k}
+        for wanted in deployment.gpus:
+            uuid = self._resolved_indices.get(wanted) if isinstance(wanted, int) else by_name.get(_canonical(wanted))
+            if uuid is None:
+                missing.append(str(wanted))
+            elif uuid not in found:
+                found.append(uuid)
+        return tuple(found), tuple(missing)
+
+    def _in_order(self) -> list[str]:
+        return sorted(self.gpus, key=lambda u: (self.gpus[u].identity.index, u))
+
+    # Verdicts out.
+
+    def judge(self, now: float, sources: Iterable[SourceView] = ()) -> Snapshot:
+        """Everything that is known and believed at ``now``; adds the time since the last call to the state counters."""
+        membership = {d.name: self.members(d) for d in self.plan.deployments}
+        owner = {u: name for name, (uuids, _) in membership.items() for u in uuids}
+        gpus = {u: self.gpus[u].view(now, owner.get(u, "")) for u in self._in_order()}
+        deployments = tuple(self._judge(d, *membership[d.name], gpus, now) for d in self.plan.deployments)
+        self._judged_at = now if self._judged_at is None else max(now, self._judged_at)
+        return Snapshot(
+            t=now,
+            gpus=tuple(gpus.values()),
+            engines=tuple(e.view(now) for e in self.engines.values()),
+            deployments=deployments,
+            sources=tuple(sources),
+        )
+
+    def _judge(
+        self,
+        plan: DeploymentPlan,
+        uuids: tuple[str, ...],
+        missing: tuple[str, ...],
+        views: dict[str, GpuView],
+        now: float,
+    ) -> DeploymentView:
+        start = now - self.plan.window
+        engines = [self.engines[e.name] for e in plan.engines]
+        gpus = [views[u] for u in uuids]
+        totals = _Totals.of(gpus, missing)
+        evidence = self._evidence(engines, gpus, missing, totals, now)
+        state, reason = judge(evidence, self.plan.thresholds)
+        ledger = self._ledgers[plan.name]
+        self._book(ledger, state, uuids, now)
+        signs = self._signs(engines, uuids, gpus, evidence, start)
+        tokens, per_watt = self._efficiency(engines, uuids, missing, start)
+        return DeploymentView(
+            name=plan.name,
+            state=state,
+            reason=reason,
+            since=ledger.since,
+            gpus=uuids,
+            engines=tuple(e.engine.name for e in engines),
+            unresolved_gpus=missing,
+            suspicions=suspect(signs, self.plan.thresholds),
+            unseen=unseen(signs),
+            tdp_fraction=totals.tdp_fraction,
+            active_power_fraction=totals.active_fraction,
+            power_watts=totals.power,
+            power_limit_watts=totals.limit,
+            work=evidence.work_now_low if evidence.work_now_low == evidence.work_now_high else None,
+            tokens_per_second=tokens,
+            tokens_per_watt=per_watt,
+            joules_per_token={k: 1 / v for k, v in per_watt.items() if v > 0},
+            state_seconds=dict(ledger.seconds),
+            state_energy_joules=dict(ledger.joules),
+        )
+
+    def _book(self, ledger: _Ledger, state: State, uuids: tuple[str, ...], now: float) -> None:
+        """Add the time and energy since the last verdict to the state that is judged now."""
+        elapsed = 0.0 if self._judged_at is None else now - self._judged_at
+        # After a leap of the clock or a suspend nobody knows what was going on: that time belongs to no state.
+        if 0 < elapsed <= max(3.0, 3 * self.plan.sample_interval):
+            ledger.seconds[state] += elapsed
+        for uuid in uuids:
+            total = self.gpus[uuid].energy_spans.total
+            ledger.joules[state] += max(0.0, total - ledger.energy_seen.get(uuid, total))
+            ledger.energy_seen[uuid] = total
+        if state is not ledger.state or ledger.since == 0.0:
+            ledger.state, ledger.since = state, now
+
+    def _evidence(
+        self,
+        engines: list[EngineTrack],
+        gpus: list[GpuView],
+        missing: tuple[str, ...],
+        totals: _Totals,
+        now: float,
+    ) -> Evidence:
+        start = now - self.plan.window
+        works = [e.work_now(now) for e in engines]
+        known = [w for w in works if w is not None and w.low is not None and w.high is not None]
+        complete = len(known) == len(engines)
+        throughout = [held for e in engines if (held := e.work_throughout(start, now)) is not None]
+        uuids = [g.identity.uuid for g in gpus]
+        cap_shares = [s for u in uuids if (s := self.gpus[u].reason_share(start, frozenset({POWER_CAP}))) is not None]
+        started = [e.started_at for e in engines if e.started_at is not None]
+        return Evidence(
+            gpus_unreadable=_why_gpus(gpus, missing),
+            engines_unreadable=self._why_engines(engines, now),
+            work_now_low=sum(w.low or 0.0 for w in known) if known else None,
+            work_now_high=sum(w.high or 0.0 for w in known) if known and complete else None,
+            work_throughout=sum(throughout) if throughout else None,
+            progressed=any(w.progressed for w in known),
+            frozen=tuple(e.engine.name for e in engines if e.frozen(start, now)),
+            power_unknown=_why_power(gpus),
+            tdp_fraction=totals.tdp_fraction,
+            active_power_fraction=totals.active_fraction,
+            busiest_tdp_fraction=_greatest(g.tdp_fraction for g in gpus),
+            busiest_active_fraction=_greatest(g.active_power_fraction for g in gpus),
+            tdp_fraction_now=totals.tdp_fraction_now,
+            power_cap_share=max(cap_shares, default=None),
+            power_cap_now=any(POWER_CAP in (g.sample.event_reasons or ()) for g in gpus if g.sample is not None),
+            watched_seconds=0.0 if self._first_t is None else max(0.0, now - self._first_t),
+            window=self.plan.window,
+            grace_left=max((s + self.plan.grace - now for s in started), default=0.0),
+        )
+
+    @staticmethod
+    def _why_engines(engines: list[EngineTrack], now: float) -> str:
+        if not engines:
+            return "no engine is configured, so nobody knows whether there is work"
+        if any(e.readable(now) for e in engines):
+            return ""
+        words = {e.engine.name: (e.last.error or "stale") if e.last is not None else "not read yet" for e in engines}
+        return "; ".join(f"engine {name}: {why}" for name, why in words.items())
+
+    def _signs(
+        self,
+        engines: list[EngineTrack],
+        uuids: tuple[str, ...],
+        gpus: list[GpuView],
+        evidence: Evidence,
+        start: float,
+    ) -> Signs:
+        def total(get: Callable[[EngineTrack], float | None]) -> float | None:
+            values = [v for e in engines if (v := get(e)) is not None]
+            return sum(values) if values else None
+
+        usage = [v for e in engines if (v := e.mean_since(start, "kv_cache_usage_ratio")) is not None]
+        idle = [v for e in engines if (v := e.view(start + self.plan.window).scheduler_idle_ratio) is not None]
+        t = self.plan.thresholds
+        return Signs(
+            gpus=tuple(self._gpu_signs(self.gpus[u], g, start) for u, g in zip(uuids, gpus, strict=True)),
+            work=evidence.work_throughout or 0.0,
+            saturated=(evidence.tdp_fraction or 0.0) >= t.saturated_tdp_fraction,
+            running=total(lambda e: e.mean_since(start, "running")),
+            queued=total(lambda e: e.mean_since(start, "queued")),
+            queued_throughout=any(
+                e.good and all((g.queued or 0.0) > 0 for g in e.good if g.t > start) for e in engines
+            ),
+            kv_cache_usage=max(usage, default=None),
+            graph_passes=total(lambda e: e.delta_since(start, "cuda_graph_passes")),
+            eager_passes=total(lambda e: e.delta_since(start, "eager_passes")),
+            scheduler_idle=max(idle, default=None),
+        )
+
+    @staticmethod
+    def _gpu_signs(track: GpuTrack, view: GpuView, start: float) -> GpuSigns:
+        activities = [a for a in track.activities if a.t > start]
+        return GpuSigns(
+            index=track.identity.index,
+            utilization=track.sample_mean(start, lambda s: s.utilization_ratio),
+            tdp_fraction=view.tdp_fraction,
+            active_fraction=view.active_power_fraction,
+            sm_active=track.activity_mean(start, lambda a: a.sm_active_ratio),
+            tensor_active=track.activity_mean(start, lambda a: a.tensor_active_ratio),
+            dram_active=track.activity_mean(start, lambda a: a.dram_active_ratio),
+            pcie_transmit=track.activity_mean(start, lambda a: a.pcie_transmit_bytes_per_second),
+            pcie_receive=track.activity_mean(start, lambda a: a.pcie_receive_bytes_per_second),
+            pcie_link=track.activity_mean(start, link_bytes_per_second),
+            link_below_max=_link_below_max(activities),
+            throttled_share=track.reason_share(start, THROTTLE_REASONS),
+            limit=track.condition.limit_enforced_watts if track.condition else None,
+            limit_default=track.condition.limit_default_watts if track.condition else None,
+            p2p_peers=track.identity.p2p_peers,
+            p2p_possible=track.identity.p2p_peers_possible,
+            nvlink=track.identity.nvlink_active,
+        )
+
+    def _efficiency(
+        self, engines: list[EngineTrack], uuids: tuple[str, ...], missing: tuple[str, ...], start: float
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Tokens per second by kind, and tokens per joule: both deltas between the same two polls of each engine."""
+        rates: dict[str, float] = {}
+        per_joule: dict[str, float] = {}
+        powers: list[float] = []
+        for engine in engines:
+            polls = engine.span_of_polls(start) if engine.engine.count_tokens else None
+            if polls is None:
+                continue
+            for kind, accrued in zip(("prompt", "generation"), engine.tokens_between(*polls), strict=True):
+                if (rate := accrued.rate()) is not None:
+                    rates[kind] = rates.get(kind, 0.0) + rate
+            means = [self.gpus[u].power_mean(*polls) for u in uuids]
+            known = [m for m in means if m is not None]
+            if len(known) == len(means) and not missing:
+                powers.append(sum(known))
+        if powers and uuids:
+            watts = sum(powers) / len(powers)
+            if watts > 0:
+                if "generation" in rates:
+                    per_joule["generation"] = rates["generation"] / watts
+                if "generation" in rates and "prompt" in rates:
+                    per_joule["total"] = (rates["generation"] + rates["prompt"]) / watts
+        return rates, per_joule
+
+    def views(self, now: float) -> tuple[EngineView, ...]:
+        """The engines alone, for those who need no verdict."""
+        return tuple(e.view(now) for e in self.engines.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """Sums over a deployment's GPUs; nothing is derived from a part of them."""
+
+    power: float | None = None
+    limit: float | None = None
+    tdp_fraction: float | None = None
+    tdp_fraction_now: float | None = None
+    active_fraction: float | None = None
+
+    @classmethod
+    def of(cls, gpus: list[GpuView], missing: tuple[str, ...]) -> _Totals:
+        if not gpus or missing:
+            return cls()
+        power = _sum(g.power_watts_mean for g in gpus)
+        limit = _sum(g.limit_watts for g in gpus)
+        floor = _sum(g.idle_floor.watts if g.idle_floor else None for g in gpus)
+        now = _sum(g.sample.power_watts if g.sample else None for g in gpus)
+        active = None
+        if power is not None and limit and floor is not None and limit > floor:
+            active = max(0.0, (power - floor) / (limit - floor))
+        return cls(
+            power=power,
+            limit=limit,
+            tdp_fraction=power / limit if power is not None and limit else None,
+            tdp_fraction_now=now / limit if now is not None and limit else None,
+            active_fraction=active,
+        )
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    listed = list(values)
+    known = [v for v in listed if v is not None]
+    return sum(known) if known and len(known) == len(listed) else None
+
+
+def _greatest(values: Iterable[float | None]) -> float | None:
+    """The greatest, when all are known: an unknown one might be greater."""
+    listed = list(values)
+    known = [v for v in listed if v is not None]
+    return max(known) if known and len(known) == len(listed) else None
+
+
+def _why_gpus(gpus: list[GpuView], missing: tuple[str, ...]) -> str:
+    if missing:
+        return f"configured GPU not visible: {', '.join(missing)}"
+    if not gpus:
+        return "no GPU is known"
+    lost = [g.identity for g in gpus if not g.up]
+    return f"no reading of GPU {', '.join(str(i.index) for i in lost)}" if lost else ""
+
+
+def _why_power(gpus: list[GpuView]) -> str:
+    without = [str(g.identity.index) for g in gpus if g.limit_watts is None]
+    if without:
+        return f"GPU {', '.join(without)} tells no power limit (power_limit_watts can be configured)"
+    return ""
+
+
+def _link_below_max(activities: list[GpuActivity]) -> str:
+    """How the link was below its own maximum in every reading; empty when it was not, or nobody knows."""
+    told = [
+        (a.pcie_link_generation, a.pcie_link_width, a.pcie_link_generation_max, a.pcie_link_width_max)
+        for a in activities
+        if a.pcie_link_generation and a.pcie_link_width and a.pcie_link_generation_max and a.pcie_link_width_max
+    ]
+    if not told or not all(g < gm or w < wm for g, w, gm, wm in told):
+        return ""
+    generation, width, generation_max, width_max = told[-1]
+    return f"link runs at generation {generation} x{width} of {generation_max} x{width_max}"
+
+
+def _canonical(name: str) -> str:
+    """UUIDs and bus ids compare without case, and bus ids without the padding of the PCI domain."""
+    lowered = name.lower()
+    domain, colon, rest = lowered.partition(":")
+    return f"{domain.lstrip('0') or '0'}:{rest}" if colon and rest.count(":") == 1 else lowered
