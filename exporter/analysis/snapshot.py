@@ -148,6 +148,10 @@ class SourceView:
     age_seconds: float | None = None
     detail: str = ""
     """Why it is not up, for people."""
+    errors: dict[str, int] = field(default_factory=dict)
+    """Counter of failed calls, by kind."""
+    rejected: dict[str, int] = field(default_factory=dict)
+    """Counter of readings that the hardware cannot have meant, by the name of the reading."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,108 @@
+"""The HTTP face: everything is served from memory, and nothing that is asked here reaches a GPU or an engine."""
+
+from __future__ import annotations
+
+import gzip
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+from prometheus_client.exposition import choose_encoder
+
+from exporter.publish.collector import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from exporter.analysis.snapshot import Snapshot
+
+GZIP_LEVEL = 1
+"""The text shrinks twentyfold even so; higher levels cost more time than they save."""
+
+
+@dataclass(slots=True)
+class Publication:
+    """What is served: the last snapshot and its renderings, made once however many ask.
+
+    ``ready`` becomes true with the first complete reading and false while every GPU source is stale.
+    """
+
+    registry: Registry = field(default_factory=Registry)
+    ready: bool = False
+    why_not_ready: str = "no reading yet"
+    _rendered: dict[tuple[str, bool], tuple[bytes, str]] = field(default_factory=dict)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What was published last."""
+        return self.registry.collector.snapshot
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Serve this from now on."""
+        self.registry.collector.snapshot = snapshot
+        self._rendered.clear()
+        lost = [s for s in snapshot.gpus if not s.up]
+        self.ready = any(g.up for g in snapshot.gpus)
+        if not self.ready:
+            down = [f"{s.name}: {s.detail or 'not read'}" for s in snapshot.sources if not s.up]
+            self.why_not_ready = "; ".join(down) or (f"{len(lost)} GPUs lost" if lost else "no GPU was read yet")
+
+    def render(self, accept: str, *, compressed: bool) -> tuple[bytes, str]:
+        """The metrics text and its content type, for an Accept header."""
+        encoder, content_type = choose_encoder(accept)
+        key = (content_type, compressed)
+        if key not in self._rendered:
+            body = encoder(self.registry.registry)
+            self._rendered[key] = (gzip.compress(body, GZIP_LEVEL) if compressed else body, content_type)
+        return self._rendered[key]
+
+
+PUBLICATION = web.AppKey("publication", Publication)
+RELOAD = web.AppKey("reload", "Callable[[], Awaitable[str]]")  # type: ignore[type-var]
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """GET /metrics."""
+    compressed = "gzip" in request.headers.get("Accept-Encoding", "")
+    body, content_type = request.app[PUBLICATION].render(request.headers.get("Accept", ""), compressed=compressed)
+    headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
+    if compressed:
+        headers["Content-Encoding"] = "gzip"
+    return web.Response(body=body, headers=headers)
+
+
+async def healthy(_: web.Request) -> web.Response:
+    """GET /-/healthy: the process lives."""
+    return web.Response(text="Wattline is healthy.\n")
+
+
+async def ready(request: web.Request) -> web.Response:
+    """GET /-/ready: 503 until the first complete reading, and again when no GPU can be read."""
+    publication = request.app[PUBLICATION]
+    if publication.ready:
+        return web.Response(text="Wattline is ready.\n")
+    return web.Response(status=503, text=f"Not ready: {publication.why_not_ready}\n")
+
+
+async def reload(request: web.Request) -> web.Response:
+    """POST /-/reload: read the configuration again; 500 with the reason when it is refused and the old one stays."""
+    error = await request.app[RELOAD]()  # type: ignore[operator]
+    return web.Response(status=500, text=f"{error}\n") if error else web.Response(text="Configuration reloaded.\n")
+
+
+def make_app(
+    publication: Publication,
+    *,
+    telemetry_path: str = "/metrics",
+    reload_config: Callable[[], Awaitable[str]] | None = None,
+) -> web.Application:
+    """The application. ``reload_config`` answers an error message or nothing; without it there is no such endpoint."""
+    app = web.Application()
+    app[PUBLICATION] = publication
+    app.router.add_get(telemetry_path, metrics)
+    app.router.add_get("/-/healthy", healthy)
+    app.router.add_get("/-/ready", ready)
+    if reload_config is not None:
+        app[RELOAD] = reload_config  # type: ignore[misc]
+        app.router.add_post("/-/reload", reload)
+    return app
