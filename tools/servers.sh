@@ -8,7 +8,8 @@
 # alerting pair: prometheus, promtool, prometheus-alertmanager (amtool is in it). On request for example
 # victoria-metrics or docker-compose.
 #
-#   tools/servers.sh             trixie: Prometheus 2.53, Alertmanager 0.28
+#   tools/servers.sh             what the tests need: the pair of trixie and the pair of sid
+#   tools/servers.sh trixie      Prometheus 2.53, Alertmanager 0.28
 #   tools/servers.sh sid         the newest: Prometheus 3.x (moves with the suite)
 #   tools/servers.sh trixie victoria-metrics docker-compose
 #
@@ -16,8 +17,14 @@
 # To fetch a newer build, remove .servers/SUITE. Needs Debian 12 or newer (apt, dpkg-deb, libc 2.34).
 set -eu
 
-suite=${1:-trixie}
-[ $# -gt 0 ] && shift
+if [ $# -eq 0 ]; then
+    for suite in trixie sid; do
+        "$0" "$suite"
+    done
+    exit 0
+fi
+suite=$1
+shift
 packages=${*:-prometheus promtool prometheus-alertmanager}
 root=$(cd "$(dirname "$0")/.." && pwd)
 dest=$root/.servers/$suite
@@ -38,7 +45,7 @@ fi
 
 command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || fail "apt-get and dpkg-deb are needed: this script is for Debian"
 # The archive itself, not its security or backports siblings: the first source whose path ends in /debian.
-mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | sed -n '/\/debian\/*$/{p;q;}')}
+mirror=${DEBIAN_MIRROR:-$(apt-get --print-uris update | sed -n "/^'.*\/debian\/*dists\//{s/^'\(.*\)dists\/.*/\1/p;q;}")}
 [ -n "$mirror" ] || fail "no Debian archive in apt's sources; set DEBIAN_MIRROR to one"
 keyring=${DEBIAN_KEYRING:-/usr/share/keyrings/debian-archive-keyring.gpg}
 [ -r "$keyring" ] || fail "cannot read $keyring: install debian-archive-keyring, or set DEBIAN_KEYRING"
@@ -46,13 +53,13 @@ keyring=${DEBIAN_KEYRING:-/usr/share/keyrings/debian-archive-keyring.gpg}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM HUP
-mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/debs" "$work/unpacked" "$dest/.have"
+mkdir -p "$work/lists/partial" "$work/cache/archives/partial" "$work/debs" "$work/unpacked" "$work/none" "$dest/.have"
 echo "deb [signed-by=$keyring] $mirror $suite main" >"$work/sources.list"
 
 # A private world for apt: own sources, lists and cache, so that the system's are neither used nor changed.
 apt_private() {
-    apt-get -q -o "Dir::Etc::sourcelist=$work/sources.list" -o Dir::Etc::sourceparts=- \
-        -o Dir::Etc::preferences=- -o Dir::Etc::preferencesparts=- \
+    apt-get -q -o "Dir::Etc::sourcelist=$work/sources.list" -o "Dir::Etc::sourceparts=$work/none" \
+        -o "Dir::Etc::preferences=$work/none/file" -o "Dir::Etc::preferencesparts=$work/none" \
         -o "Dir::State::lists=$work/lists" -o "Dir::Cache=$work/cache" -o APT::Sandbox::User= \
         -o Acquire::Languages=none -o Acquire::Retries=3 "$@"
 }
