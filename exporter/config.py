@@ -27,9 +27,8 @@ __all__ = ["Config", "ConfigError", "Deployment", "Engine", "GpuSettings", "Thre
 
 DEFAULT_ENGINE_URL = "http://127.0.0.1:30000/metrics"
 
-Seconds = Annotated[float, Meta(extra_json_schema={"type": ["number", "string"]})]
-"""Written as ``60s``, ``1h30m`` or a number; held as seconds."""
 Watts = Annotated[float, Meta(gt=0.0, le=20_000.0)]
+# Written as ``60s``, ``1h30m`` or a number; held as seconds.
 _DURATIONS = ("window", "grace", "sample_interval", "engine_interval")
 
 
@@ -75,13 +74,13 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be configured. Times are in seconds."""
 
     deployments: tuple[Deployment, ...] = (Deployment(),)
-    window: Seconds = 60.0
+    window: float = 60.0
     """What a verdict looks at."""
-    grace: Seconds = 600.0
+    grace: float = 600.0
     """How long an engine that was seen to start counts as working."""
-    sample_interval: Seconds = 1.0
+    sample_interval: float = 1.0
     """Between two readings of a GPU's power."""
-    engine_interval: Seconds = 5.0
+    engine_interval: float = 5.0
     """Between two scrapes of an engine."""
     state_file: str | None = None
     """Keeps what was learned over a restart."""
@@ -120,15 +119,18 @@ def parse(text: str, filename: str) -> Config:
 
 def schema() -> dict[str, Any]:
     """The JSON schema of the configuration, for editors."""
+    described = msgspec.json.schema(Config)
+    for key in _DURATIONS:
+        described["$defs"]["Config"]["properties"][key]["type"] = ["number", "string"]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Wattline configuration",
-        **msgspec.json.schema(Config),
+        **described,
     }
 
 
 def _completed(config: Config, folder: Path) -> Config:
-    """With names and full addresses for all engines, and all paths resolved."""
+    """With names and full addresses for all engines, GPUs as NVML writes them, and all paths resolved."""
 
     def resolved(path: str | None) -> str | None:
         return None if path is None else str(folder / path)
@@ -142,13 +144,20 @@ def _completed(config: Config, folder: Path) -> Config:
             ca_file=resolved(engine.ca_file),
         )
 
-    deployments = (
-        deployment
-        if deployment.engines == "auto"
-        else replace(deployment, engines=tuple(completed_engine(engine) for engine in deployment.engines))
-        for deployment in config.deployments
+    def completed_deployment(deployment: Deployment) -> Deployment:
+        engines, gpus = deployment.engines, deployment.gpus
+        return replace(
+            deployment,
+            engines=engines if isinstance(engines, str) else tuple(completed_engine(engine) for engine in engines),
+            gpus=gpus if isinstance(gpus, str) else tuple(_canonical(gpu) for gpu in gpus),
+        )
+
+    return replace(
+        config,
+        deployments=tuple(completed_deployment(deployment) for deployment in config.deployments),
+        state_file=resolved(config.state_file),
+        gpus={str(_canonical(uuid)): settings for uuid, settings in config.gpus.items()},
     )
-    return replace(config, deployments=tuple(deployments), state_file=resolved(config.state_file))
 
 
 def _split(url: str) -> SplitResult | None:
@@ -254,12 +263,16 @@ def _bad_gpus(deployment: Deployment, path: KeyPath) -> Iterator[tuple[KeyPath, 
             yield (*path, index), f"{expected}, found {gpu[:60]!r}{hint}"
 
 
-def _gpu_key(gpu: int | str) -> int | str:
-    """The same for two ways to write one UUID or bus id."""
-    if isinstance(gpu, int) or gpu.startswith("GPU-"):
-        return gpu.lower() if isinstance(gpu, str) else gpu
-    domain, bus, device = ("0:" + gpu.lower().removesuffix(".0")).split(":")[-3:]
-    return f"{int(domain, 16):08x}:{bus}:{device}"
+def _canonical(gpu: int | str) -> int | str:
+    """One way to write each UUID and bus id: as NVML writes them."""
+    if isinstance(gpu, int):
+        return gpu
+    if _UUID.fullmatch(gpu):
+        return gpu[:4] + gpu[4:].lower()
+    if _BUS_ID.fullmatch(gpu):
+        domain, bus, device = f"0:{gpu}".removesuffix(".0").split(":")[-3:]
+        return f"{int(domain, 16):08X}:{bus}:{device}.0".upper()
+    return gpu
 
 
 def _engines(deployment: Deployment, path: KeyPath) -> Iterator[tuple[KeyPath, Engine]]:
@@ -311,10 +324,10 @@ def _claims(config: Config) -> Iterator[tuple[str, object, KeyPath, object]]:
         path: KeyPath = ("deployments", index)
         yield "the name", deployment.name, (*path, "name"), repr(deployment.name)
         if deployment.gpus == "all":
-            yield "the claim on", "all", (*path, "gpus"), "all GPUs"
+            yield "the claim to", "all", (*path, "gpus"), "all GPUs"
         elif deployment.gpus != "auto":
             for at, gpu in enumerate(deployment.gpus):
-                yield "the GPU", _gpu_key(gpu), (*path, "gpus", at), gpu
+                yield "the GPU", gpu, (*path, "gpus", at), gpu
         for at_engine, engine in _engines(deployment, path):
             yield "the address", engine.url, (*at_engine, "url"), engine.url
             yield "the engine name", engine.name, (*at_engine, "name"), repr(engine.name)

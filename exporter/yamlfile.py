@@ -150,7 +150,9 @@ class Document:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 1 if mark else None
-            said = ", ".join(part for part in (error.context, error.problem) if part)
+            began = error.context_mark.line + 1 if error.context_mark else line
+            context = error.context if began == line or not error.context else f"{error.context} of line {began}"
+            said = ", ".join(part for part in (context, error.problem) if part)
             raise ConfigError(self.filename, f"is not valid YAML: {said}", line=line) from None
         except yaml.reader.ReaderError as error:
             line = text.count("\n", 0, error.position) + 1
