@@ -86,15 +86,16 @@ def _families(
         labelnames = (*names, family.label) if family.label else names
         kind = CounterMetricFamily if family.counter else GaugeMetricFamily
         metric = kind(PREFIX + family.name, family.help, labels=labelnames)
-        for view, values in known:
+        own_values: tuple[str, ...]
+        for view, own_values in known:
             answer = family.get(view)
             if answer is None or isinstance(answer, (int, float)):
                 if answer is not None and math.isfinite(answer):
-                    metric.add_metric(values, answer)
+                    metric.add_metric(own_values, answer)
                 continue
             for own, value in answer.items():
                 if value is not None and math.isfinite(value):
-                    metric.add_metric((*values, own), value)
+                    metric.add_metric((*own_values, own), value)
         if metric.samples:
             yield metric
 

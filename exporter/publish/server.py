@@ -58,7 +58,6 @@ class Publication:
 
 
 PUBLICATION = web.AppKey("publication", Publication)
-RELOAD = web.AppKey("reload", "Callable[[], Awaitable[str]]")  # type: ignore[type-var]
 
 
 async def metrics(request: web.Request) -> web.Response:
@@ -84,12 +83,6 @@ async def ready(request: web.Request) -> web.Response:
     return web.Response(status=503, text=f"Not ready: {publication.why_not_ready}\n")
 
 
-async def reload(request: web.Request) -> web.Response:
-    """POST /-/reload: read the configuration again; 500 with the reason when it is refused and the old one stays."""
-    error = await request.app[RELOAD]()  # type: ignore[operator]
-    return web.Response(status=500, text=f"{error}\n") if error else web.Response(text="Configuration reloaded.\n")
-
-
 def make_app(
     publication: Publication,
     *,
@@ -103,6 +96,11 @@ def make_app(
     app.router.add_get("/-/healthy", healthy)
     app.router.add_get("/-/ready", ready)
     if reload_config is not None:
-        app[RELOAD] = reload_config  # type: ignore[misc]
+
+        async def reload(_: web.Request) -> web.Response:
+            """POST /-/reload: read the configuration again; 500 and the reason when the old one stays in force."""
+            error = await reload_config()
+            return web.Response(status=500, text=f"{error}\n") if error else web.Response(text="Reloaded.\n")
+
         app.router.add_post("/-/reload", reload)
     return app
