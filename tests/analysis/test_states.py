@@ -1,0 +1,202 @@
+"""Each state when it holds, and the neighbours that must not be mistaken for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from exporter.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride, Plan
+from exporter.analysis.snapshot import State
+from exporter.readings import EngineReading
+from tests.analysis.build import PLAN, Bench, only, uuid
+
+
+def test_nothing_is_claimed_before_a_whole_window_was_seen() -> None:
+    bench = Bench()
+    early = only(bench.run(20, watts=87, work=1024, tokens_per_second=3740))
+    assert early.state is State.UNKNOWN
+    assert only(bench.run(50, watts=87, work=1024, tokens_per_second=3740)).state is State.IDLE_WHILE_BUSY
+
+
+def test_no_requests_are_idle_at_once_and_need_no_window() -> None:
+    assert only(Bench().run(10, work=0)).state is State.IDLE
+
+
+def test_one_request_on_a_big_rig_is_no_alarm() -> None:
+    assert only(Bench().run(70, watts=90, work=1, tokens_per_second=30)).state is State.WORKING
+
+
+def test_a_window_that_begins_idle_is_not_idle_while_busy() -> None:
+    bench = Bench()
+    bench.run(60, watts=87, work=0)
+    assert only(bench.run(30, watts=87, work=100, tokens_per_second=100)).state is State.WORKING
+
+
+def test_a_wedged_engine_is_stalled_and_not_merely_idle_while_busy() -> None:
+    bench = Bench()
+    bench.run(70, watts=300, work=32, tokens_per_second=2000)
+    bench.reading = replace(bench.reading, held_http=32)
+    assert only(bench.run(70, watts=87, work=32, tokens_per_second=0)).state is State.STALLED
+
+
+def test_an_engine_without_a_live_counter_is_never_called_stalled() -> None:
+    assert only(Bench().run(130, watts=87, work=32, tokens_per_second=None)).state is State.IDLE_WHILE_BUSY
+
+
+def test_no_token_at_high_power_is_a_long_prefill_and_no_stall() -> None:
+    bench = Bench()
+    bench.reading = replace(bench.reading, held_http=8)
+    assert only(bench.run(130, watts=400, work=8, tokens_per_second=0)).state is State.WORKING
+
+
+def test_a_queue_alone_is_work() -> None:
+    bench = Bench()
+    bench.reading = replace(bench.reading, queued=37.0)
+    assert only(bench.run(130, watts=70, work=0, tokens_per_second=None)).state is State.IDLE_WHILE_BUSY
+
+
+def test_a_gauge_that_repeats_the_past_is_unknown_and_never_an_alarm() -> None:
+    """SGLang up to 0.5.15 shows its last load for 30 s after the last request ended."""
+    bench = Bench()
+    bench.reading = replace(bench.reading, gauge_lag_seconds=31.0)
+    bench.run(70, watts=100, work=24, tokens_per_second=500)
+    states = [only(bench.run(1, watts=87, work=24, tokens_per_second=0)).state for _ in range(31)]
+    states += [only(bench.run(1, watts=87, work=0, tokens_per_second=0)).state for _ in range(10)]
+    assert State.STALLED not in states
+    assert states[-1] is State.IDLE
+    late = states[10:31]
+    assert set(late) == {State.UNKNOWN}
+
+
+def test_a_gauge_frozen_for_longer_than_it_can_lag_is_a_hang() -> None:
+    bench = Bench()
+    bench.reading = replace(bench.reading, gauge_lag_seconds=31.0)
+    bench.run(70, watts=300, work=24, tokens_per_second=500)
+    assert only(bench.run(70, watts=87, work=24, tokens_per_second=0)).state is State.STALLED
+
+
+def test_live_requests_at_the_http_front_confirm_a_frozen_gauge_at_once() -> None:
+    bench = Bench(plan=replace(PLAN, window=15.0))
+    bench.reading = replace(bench.reading, gauge_lag_seconds=31.0, held_http=24)
+    bench.run(70, watts=300, work=24, tokens_per_second=500)
+    assert only(bench.run(22, watts=87, work=24, tokens_per_second=0)).state is State.STALLED
+
+
+def test_a_server_that_decodes_for_clients_that_left_is_working() -> None:
+    bench = Bench()
+    bench.reading = replace(bench.reading, held_http=0)
+    assert only(bench.run(70, watts=500, work=93, tokens_per_second=9000)).state is State.WORKING
+
+
+@pytest.mark.parametrize("signal", ["held_http", None])
+def test_absent_load_gauges_are_idle_only_when_the_front_says_so(signal: str | None) -> None:
+    bench = Bench()
+    bench.reading = replace(bench.reading, queued=None, held_http=0 if signal else None)
+    expected = State.IDLE if signal else State.UNKNOWN
+    assert only(bench.run(30, watts=87, work=None, tokens_per_second=None)).state is expected
+
+
+def test_an_engine_that_cannot_be_read_is_unknown_and_never_idle() -> None:
+    bench = Bench()
+    bench.run(70, watts=87, work=0)
+    deployment = only(bench.run(20, watts=87, engine_up=False))
+    assert deployment.state is State.UNKNOWN
+    assert "connection_refused" in deployment.reason
+
+
+def test_one_missed_poll_changes_nothing() -> None:
+    bench = Bench()
+    bench.run(70, watts=87, work=64, tokens_per_second=100)
+    bench.run(5, watts=87, engine_up=False)
+    assert only(bench.run(5, watts=87, work=64, tokens_per_second=100)).state is State.IDLE_WHILE_BUSY
+
+
+def test_gpus_that_fall_silent_are_unknown() -> None:
+    bench = Bench()
+    bench.run(70, watts=87, work=64, tokens_per_second=100)
+    snapshot = bench.run(5, watts=None, work=64, tokens_per_second=100)
+    assert only(snapshot).state is State.UNKNOWN
+    assert all(not g.up and g.sample is None and g.tdp_fraction is None for g in snapshot.gpus)
+
+
+def test_a_configured_gpu_that_is_not_there_leaves_no_partial_sum() -> None:
+    plan = replace(PLAN, deployments=(DeploymentPlan("glm5", (EnginePlan("head"),), gpus=(uuid(0), "GPU-not-here")),))
+    deployment = only(Bench(plan=plan).run(70, watts=250, work=64, tokens_per_second=100))
+    assert deployment.unresolved_gpus == ("GPU-not-here",)
+    assert deployment.tdp_fraction is None
+    assert deployment.power_watts is None
+    assert deployment.tokens_per_watt == {}
+    assert deployment.state is State.UNKNOWN
+
+
+def test_without_any_limit_there_is_no_fraction_but_still_tokens_per_watt() -> None:
+    deployment = only(Bench(limit=None).run(70, watts=250, work=64, tokens_per_second=1000))
+    assert deployment.tdp_fraction is None
+    assert deployment.state is State.UNKNOWN
+    assert "no power limit" in deployment.reason
+    assert deployment.tokens_per_watt["generation"] == pytest.approx(0.5, rel=0.01)
+
+
+def test_a_configured_limit_stands_in_where_the_driver_tells_none() -> None:
+    plan = replace(PLAN, overrides={uuid(i): GpuOverride(power_limit_watts=500) for i in range(8)})
+    deployment = only(Bench(plan=plan, limit=None).run(70, watts=250, work=64, tokens_per_second=1000))
+    assert deployment.tdp_fraction == pytest.approx(0.5)
+
+
+def test_the_busiest_gpu_decides_whether_the_deployment_idles() -> None:
+    one_works = {0: 400.0} | dict.fromkeys(range(1, 8), 87.0)
+    deployment = only(Bench().run(70, watts=one_works, work=20, tokens_per_second=100))
+    assert deployment.state is State.WORKING
+    assert [s.cause.value for s in deployment.suspicions] == ["partial_idle"]
+
+
+def test_an_engine_that_was_seen_to_start_is_excused_for_the_grace() -> None:
+    bench = Bench(plan=replace(PLAN, grace=200.0))
+    bench.run(30, watts=87, engine_up=False)
+    assert only(bench.run(120, watts=87, work=64, tokens_per_second=10)).state is State.WORKING
+    assert only(bench.run(90, watts=87, work=64, tokens_per_second=10)).state is State.IDLE_WHILE_BUSY
+
+
+def test_an_exporter_that_starts_beside_a_running_engine_grants_no_grace() -> None:
+    assert only(Bench().run(70, watts=87, work=64, tokens_per_second=10)).state is State.IDLE_WHILE_BUSY
+
+
+def test_a_timeout_of_a_running_engine_is_no_start() -> None:
+    bench = Bench()
+    bench.run(70, watts=87, work=64, tokens_per_second=10)
+    bench.run(30, watts=87, engine_up=False, tokens_per_second=10)
+    assert only(bench.run(70, watts=87, work=64, tokens_per_second=10)).state is State.IDLE_WHILE_BUSY
+
+
+def test_counters_that_begin_anew_are_a_start_and_never_a_negative_rate() -> None:
+    bench = Bench()
+    before = bench.run(70, watts=87, work=64, tokens_per_second=1000)
+    bench.tokens = 0.0
+    after = bench.run(70, watts=87, work=64, tokens_per_second=1000)
+    assert only(after).state is State.WORKING
+    assert only(after).tokens_per_second["generation"] == pytest.approx(1000, rel=0.01)
+    (engine,) = after.engines
+    assert engine.generation_tokens_total is not None
+    assert engine.generation_tokens_total >= (before.engines[0].generation_tokens_total or 0)
+
+
+def test_saturated_by_the_power_cap_although_the_mean_stays_below() -> None:
+    bench = Bench()
+    bench.sample = replace(bench.sample, event_reasons=frozenset({"sw_power_cap"}))
+    assert only(bench.run(70, watts=550, work=64, tokens_per_second=1000)).state is State.SATURATED
+
+
+def test_one_failing_engine_costs_that_engine_and_leaves_the_other() -> None:
+    plan = replace(PLAN, deployments=(DeploymentPlan("glm5", (EnginePlan("head"), EnginePlan("tail"))),))
+    bench = Bench(plan=plan)
+    for _ in range(14):
+        bench.observer.observe(EngineReading(t=bench.t + 0.5, engine="tail", up=False, error="timeout"))
+        snapshot = bench.run(5, watts=87, work=64, tokens_per_second=100)
+    assert only(snapshot).state is State.IDLE_WHILE_BUSY
+    quiet = Bench(plan=plan)
+    for _ in range(14):
+        quiet.observer.observe(EngineReading(t=quiet.t + 0.5, engine="tail", up=False, error="timeout"))
+        snapshot = quiet.run(5, watts=87, work=0)
+    # Nobody knows what the silent one holds.
+    assert only(snapshot).state is State.UNKNOWN
