@@ -83,9 +83,11 @@ def _idle(e: Evidence, _: Thresholds) -> str:
 def _blind(e: Evidence, _: Thresholds) -> str:
     if e.power_unknown:
         return e.power_unknown
-    if e.tdp_fraction is None:
+    if e.tdp_fraction is not None:
+        return ""
+    if e.watched_seconds < e.window:
         return f"watching for {e.watched_seconds:.0f} s of the {e.window:.0f} s that a verdict looks at"
-    return ""
+    return f"power readings cover too little of the last {e.window:.0f} s"
 
 
 def _stalled(e: Evidence, t: Thresholds) -> str:
