@@ -111,7 +111,7 @@ class GpuCondition:
 
 @dataclass(frozen=True, slots=True)
 class ReadingError:
-    """One call that gave nothing. ``kind`` is a bounded word, e.g. ``not_supported``, ``gpu_is_lost``, ``implausible``."""
+    """One call that gave nothing. ``kind`` is a bounded word: ``not_supported``, ``gpu_is_lost``, ``implausible``."""
 
     reading: str
     kind: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from exporter.analysis.snapshot import EngineView
@@ -61,12 +62,16 @@ def restarted(before: EngineReading, after: EngineReading) -> bool:
 class TokenCounter:
     """A token counter that survives restarts of the engine and changes of the counter behind it."""
 
-    def __init__(self, horizon: float, max_gap: float) -> None:
-        self.spans = Spans(horizon, max_gap)
+    def __init__(self) -> None:
+        self.spans = Spans(0.0, 0.0)
         self.total: float | None = None
 
     def observe(
-        self, before: tuple[float, float | None, str | None], after: tuple[float, float | None, str | None], *, new: bool
+        self,
+        before: tuple[float, float | None, str | None],
+        after: tuple[float, float | None, str | None],
+        *,
+        new: bool,
     ) -> None:
         """Take (time, value, name of the counter) of two successive good readings; ``new`` after a restart."""
         (start, old, old_source), (end, value, source) = before, after
@@ -85,21 +90,27 @@ class EngineTrack:
     """Everything remembered of one engine. Fed in time order."""
 
     def __init__(self, engine: EnginePlan, deployment: str, plan: Plan) -> None:
-        self.engine = engine
-        self.deployment = deployment
         self.last: EngineReading | None = None
         self.started_at: float | None = None
         """When the engine was last *seen* to start."""
+        self.good: deque[EngineReading] = deque()
+        self.works: deque[Work] = deque()
+        self.generation = TokenCounter()
+        self.prompt = TokenCounter()
+        self._idle = Spans(0.0, 0.0)
+        self._unconfirmed_since: float | None = None
+        self._was_down = False
+        self.replan(engine, deployment, plan)
+
+    def replan(self, engine: EnginePlan, deployment: str, plan: Plan) -> None:
+        """Judge by another plan from now on; what was read stays known."""
+        self.engine = engine
+        self.deployment = deployment
         self._plan = plan
         self._horizon = plan.window + 4 * plan.engine_interval
         self._max_gap = STALE_AFTER * plan.engine_interval
-        self.good: deque[EngineReading] = deque()
-        self.works: deque[Work] = deque()
-        self.generation = TokenCounter(self._horizon, self._max_gap)
-        self.prompt = TokenCounter(self._horizon, self._max_gap)
-        self._idle = Spans(self._horizon, self._max_gap)
-        self._unconfirmed_since: float | None = None
-        self._was_down = False
+        for spans in (self.generation.spans, self.prompt.spans, self._idle):
+            spans.horizon, spans.max_gap = self._horizon, self._max_gap
 
     def observe(self, reading: EngineReading) -> None:
         """Take the outcome of one poll."""
@@ -200,7 +211,7 @@ class EngineTrack:
         slack = 1.5 * self._plan.engine_interval
         if not inside or inside[0].t > start + slack or not self.readable(now):
             return None
-        if any(b.t - a.t > self._max_gap for a, b in zip(inside, inside[1:], strict=False)):
+        if any(b.t - a.t > self._max_gap for a, b in pairwise(inside)):
             return None
         lows = [w.low for w in inside]
         return None if any(low is None for low in lows) else min(low for low in lows if low is not None)

@@ -52,17 +52,23 @@ class GpuTrack:
         self.activities: deque[GpuActivity] = deque()
         self.condition: GpuCondition | None = None
         self.learner = IdleLearner()
-        self._plan = plan
-        self._override = override
-        self._horizon = plan.window + 4 * plan.engine_interval
-        max_gap = max(3.0, STALE_AFTER * plan.sample_interval)
-        self.energy = Spans(self._horizon, max_gap)
-        self._integrated = Spans(self._horizon, max_gap)
+        self.energy = Spans(0.0, 0.0)
+        self._integrated = Spans(0.0, 0.0)
+        self.replan(plan, override)
         self._published: float | None = None
         self._counter: tuple[float, float] | None = None
         self._event_seconds: dict[str, float] = {}
         self._buckets = [0] * (len(POWER_FRACTION_EDGES) + 1)
         self._fraction_sum = 0.0
+
+    def replan(self, plan: Plan, override: GpuOverride | None = None) -> None:
+        """Judge by another plan from now on; what was read stays known."""
+        self._plan = plan
+        self._override = override
+        self._horizon = plan.window + 4 * plan.engine_interval
+        for spans in (self.energy, self._integrated):
+            spans.horizon = self._horizon
+            spans.max_gap = max(3.0, STALE_AFTER * plan.sample_interval)
 
     # Feeding.
 
@@ -158,9 +164,7 @@ class GpuTrack:
     def limit_watts(self) -> float | None:
         """The denominator: enforced, else requested, else default, else what the configuration says."""
         told = self.condition
-        candidates = (
-            (told.limit_enforced_watts, told.limit_requested_watts, told.limit_default_watts) if told else ()
-        )
+        candidates = (told.limit_enforced_watts, told.limit_requested_watts, told.limit_default_watts) if told else ()
         for limit in candidates:
             if limit:
                 return limit

@@ -61,17 +61,15 @@ def _looks_idle(e: Evidence, t: Thresholds) -> bool:
 
 
 def _unknown(e: Evidence, t: Thresholds) -> str:
-    if e.gpus_unreadable:
-        return e.gpus_unreadable
-    if e.engines_unreadable:
-        return e.engines_unreadable
+    if unreadable := e.gpus_unreadable or e.engines_unreadable:
+        return unreadable
     if e.work_now_low is None:
         return "the engine does not tell whether it holds requests"
-    if e.work_now_high == 0:
+    if e.work_now_low > 0:
         return ""
     if e.work_now_high is None:
-        return "one of its engines cannot be read" if e.work_now_low == 0 else ""
-    if e.work_now_low == 0 and e.work_now_high > 0 and _looks_idle(e, t):
+        return "one of its engines cannot be read"
+    if e.work_now_high > 0 and _looks_idle(e, t):
         return f"{e.work_now_high:.0f} requests are shown, but the gauge may be repeating an old value"
     return ""
 

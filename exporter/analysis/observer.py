@@ -46,16 +46,29 @@ class Observer:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self.plan = plan
         self.gpus: dict[str, GpuTrack] = {}
         self.engines: dict[str, EngineTrack] = {}
-        self._ledgers = {d.name: _Ledger() for d in plan.deployments}
+        self._ledgers: dict[str, _Ledger] = {}
         self._resolved_indices: dict[int, str] = {}
         self._first_t: float | None = None
         self._judged_at: float | None = None
+        self.replan(plan)
+
+    def replan(self, plan: Plan) -> None:
+        """Judge by another plan from now on. GPUs, engines and deployments that stay keep their past."""
+        self.plan = plan
+        self._ledgers = {d.name: self._ledgers.get(d.name) or _Ledger() for d in plan.deployments}
+        known, self.engines = self.engines, {}
         for deployment in plan.deployments:
             for engine in deployment.engines:
-                self.engines[engine.name] = EngineTrack(engine, deployment.name, plan)
+                track = known.get(engine.name)
+                if track is None or track.engine.url != engine.url:
+                    self.engines[engine.name] = EngineTrack(engine, deployment.name, plan)
+                else:
+                    track.replan(engine, deployment.name, plan)
+                    self.engines[engine.name] = track
+        for uuid, gpu in self.gpus.items():
+            gpu.replan(plan, plan.overrides.get(uuid))
 
     # Readings in.
 

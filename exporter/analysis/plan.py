@@ -9,7 +9,10 @@ from exporter.analysis.thresholds import Thresholds
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """One engine of a deployment. With ``count_tokens`` false it tells load only: another exporter counts its tokens."""
+    """One engine of a deployment.
+
+    With ``count_tokens`` false it tells load only: another exporter counts its tokens.
+    """
 
     name: str
     url: str = ""

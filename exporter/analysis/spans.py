@@ -34,19 +34,19 @@ class Spans:
     """
 
     def __init__(self, horizon: float, max_gap: float) -> None:
-        self._horizon = horizon
-        self._max_gap = max_gap
+        self.horizon = horizon
+        self.max_gap = max_gap
         self._spans: deque[Span] = deque()
         self.total = 0.0
         """Everything that ever accrued in a span."""
 
     def add(self, start: float, end: float, amount: float) -> bool:
         """Record ``amount`` between two readings; false (and nothing recorded) over a gap or a backward clock."""
-        if not 0 < end - start <= self._max_gap:
+        if not 0 < end - start <= self.max_gap:
             return False
         self._spans.append(Span(start, end, amount))
         self.total += amount
-        while self._spans and self._spans[0].end < end - self._horizon:
+        while self._spans and self._spans[0].end < end - self.horizon:
             self._spans.popleft()
         return True
 

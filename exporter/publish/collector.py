@@ -69,7 +69,9 @@ class SnapshotCollector(Collector):
         yield from _info(GPU_INFO, s.gpus, GPU_LABELS, gpu_labels)
         yield from _families(GPU_FAMILIES, s.gpus, GPU_LABELS, gpu_labels)
         yield from _histogram(s.gpus)
-        yield from _info(ENGINE_INFO, [e for e in s.engines if e.reading and e.reading.up], ENGINE_LABELS, _engine_labels)
+        yield from _info(
+            ENGINE_INFO, [e for e in s.engines if e.reading and e.reading.up], ENGINE_LABELS, _engine_labels
+        )
         yield from _families(ENGINE_FAMILIES, s.engines, ENGINE_LABELS, _engine_labels)
         yield from _families(DEPLOYMENT_FAMILIES, s.deployments, DEPLOYMENT_LABELS, _deployment_labels)
         yield from _families(SOURCE_FAMILIES, s.sources, SOURCE_LABELS, _source_labels)

@@ -33,7 +33,7 @@ class Family(Generic[View]):
 
     name: str
     help: str
-    get: Callable[[View], float | None | Mapping[str, float | None]]
+    get: Callable[[View], float | Mapping[str, float | None] | None]
     label: str = ""
     counter: bool = False
 
@@ -59,9 +59,7 @@ def _condition(name: str) -> Callable[[GpuView], float | None]:
     return lambda g: getattr(g.condition, name) if g.condition else None
 
 
-def _by(
-    source: str, **names: str
-) -> Callable[[GpuView], Mapping[str, float | None]]:
+def _by(source: str, **names: str) -> Callable[[GpuView], Mapping[str, float | None]]:
     """Several fields of one reading, by label value."""
 
     def get(view: GpuView) -> Mapping[str, float | None]:
@@ -81,7 +79,7 @@ def _bool(value: bool | None) -> float | None:
 
 GPU_INFO = Info[GpuView](
     "gpu_info",
-    "What the GPU is: name, PCI bus id, architecture, driver, virtualization, MIG, memory and the source of its energy.",
+    "What the GPU is: name, PCI bus id, architecture, driver, virtualization, MIG, memory, source of energy.",
     lambda g: {
         "name": g.identity.name,
         "pci_bus_id": g.identity.pci_bus_id,
@@ -217,7 +215,7 @@ GPU_FAMILIES: tuple[Family[GpuView], ...] = (
 
 POWER_FRACTION = (
     "gpu_power_fraction",
-    "The driver's buffered power samples as a share of the enforced limit: time at each level, free of scrape aliasing.",
+    "The driver's buffered power samples as a share of the limit: time at each level, free of scrape aliasing.",
 )
 
 ENGINE_INFO = Info[EngineView](
@@ -270,7 +268,9 @@ DEPLOYMENT_FAMILIES: tuple[Family[DeploymentView], ...] = (
         lambda d: d.active_power_fraction,
     ),
     Family("power_watts", "Mean power of the deployment's GPUs on this host over the window.", lambda d: d.power_watts),
-    Family("power_limit_watts", "Sum of the limits of the deployment's GPUs on this host.", lambda d: d.power_limit_watts),
+    Family(
+        "power_limit_watts", "Sum of the limits of the deployment's GPUs on this host.", lambda d: d.power_limit_watts
+    ),
     Family("deployment_work_requests", "Requests held now, by the best signal.", lambda d: d.work),
     Family("deployment_gpus", "GPUs of the deployment on this host.", lambda d: float(len(d.gpus))),
     Family(

@@ -27,14 +27,18 @@ class Bench:
     plan: Plan = PLAN
     gpus: int = 8
     limit: float | None = 600.0
-    identity: GpuIdentity = field(default_factory=lambda: GpuIdentity(uuid="", index=0, p2p_peers=0, nvlink_active=False))
+    identity: GpuIdentity = field(
+        default_factory=lambda: GpuIdentity(uuid="", index=0, p2p_peers=0, nvlink_active=False)
+    )
     t: float = 1000.0
     joules: float = 5e6
     tokens: float = 0.0
     idle_seconds: float = 0.0
     sample: GpuSample = field(default_factory=lambda: GpuSample(t=0, uuid="", utilization_ratio=1.0))
     activity: GpuActivity = field(default_factory=lambda: GpuActivity(t=0, uuid=""))
-    reading: EngineReading = field(default_factory=lambda: EngineReading(t=0, engine="head", up=True, running=0, queued=0))
+    reading: EngineReading = field(
+        default_factory=lambda: EngineReading(t=0, engine="head", up=True, running=0, queued=0)
+    )
 
     def __post_init__(self) -> None:
         self.observer = Observer(self.plan)

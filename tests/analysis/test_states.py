@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride, Plan
+from exporter.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride
 from exporter.analysis.snapshot import State
 from exporter.readings import EngineReading
 from tests.analysis.build import PLAN, Bench, only, uuid

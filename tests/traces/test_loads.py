@@ -74,6 +74,8 @@ def test_beside_a_busy_engine(label: str, state: State, cause: Cause | None) -> 
     assert [s.cause for s in deployment.suspicions] == ([cause] if cause else [])
 
 
-@pytest.mark.parametrize("label", ["idle_no_context", "idle_context", "idle_end", "spin_one_thread", "burst_10pct_gemm"])
+@pytest.mark.parametrize(
+    "label", ["idle_no_context", "idle_context", "idle_end", "spin_one_thread", "burst_10pct_gemm"]
+)
 def test_beside_an_idle_engine_every_load_is_idle(label: str) -> None:
     assert verdict(label, work=0).state is State.IDLE
