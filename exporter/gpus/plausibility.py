@@ -33,12 +33,12 @@ MAX_CLOCK_HERTZ = 10e9
 MIN_CELSIUS, MAX_CELSIUS = -50.0, 150.0
 MAX_MEMORY_BYTES = 2.0**50
 MAX_ENERGY_JOULES = 2.0**63 / 1000
-"""Half of what NVML's 64 bits of millijoules can hold: nine million years at 30 kW."""
+"""Half of what NVML's 64 bits of millijoules can hold: ten thousand years at 30 kW."""
 ENERGY_SLACK_SECONDS = 1.0
 """The counter moves in steps of 0.1 s and may catch up."""
 MAX_LINK_GENERATION, MAX_LINK_WIDTH = 10, 32
 
-_Reading = TypeVar("_Reading", GpuSample, GpuActivity, GpuCondition)
+_Reading = TypeVar("_Reading", bound=GpuSample | GpuActivity | GpuCondition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +161,6 @@ def _drop(reading: _Reading, checks: Mapping[str, tuple[str, Callable[[float], b
     bad = [name for name, value in values.items() if value is not None and not checks[name][1](value)]
     if not bad:
         return reading
-    errors = dict.fromkeys(ReadingError(checks[name][0], IMPLAUSIBLE) for name in bad)
-    blank: dict[str, Any] = dict.fromkeys(bad)
-    return replace(reading, **blank, errors=(*reading.errors, *errors))
+    errors = [ReadingError(name, IMPLAUSIBLE) for name in sorted({checks[name][0] for name in bad})]
+    blank: dict[str, Any] = {**dict.fromkeys(bad), "errors": (*reading.errors, *errors)}
+    return replace(reading, **blank)
