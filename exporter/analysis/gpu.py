@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from itertools import pairwise
 from typing import TYPE_CHECKING, TypeVar
 
 from exporter.analysis.idle import IdleLearner, idle_floor
 from exporter.analysis.snapshot import POWER_FRACTION_EDGES, GpuView
 from exporter.analysis.spans import Spans
+from exporter.gpus.pcie import link_bytes_per_second
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -27,8 +27,6 @@ MIN_COVERAGE = 0.75
 IMPOSSIBLE_FRACTION = 3.0
 """Energy that needs more than this multiple of the limit did not flow through this board."""
 IMPOSSIBLE_WATTS = 20_000.0
-LINK_BYTES_PER_LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
-"""Bytes per second one way: PCI-SIG's transfer rates after 8b/10b, 128b/130b and (6) FLIT coding."""
 STUCK_UTILIZATION = 0.95
 STUCK_ACTIVE_FRACTION = 0.10
 
@@ -229,7 +227,7 @@ class GpuTrack:
             event_seconds=dict(self._event_seconds),
             power_fraction_buckets=tuple(cumulative) if cumulative[-1] else (),
             power_fraction_sum=self._fraction_sum,
-            pcie_link_bytes_per_second=link_bytes_per_second(activity),
+            pcie_link_bytes_per_second=link_capacity(activity),
         )
 
     def _energy_disagreement(self, start: float, now: float) -> float | None:
@@ -252,15 +250,6 @@ class GpuTrack:
         return latched and active < STUCK_ACTIVE_FRACTION and not condition.processes
 
 
-def link_bytes_per_second(activity: GpuActivity | None) -> float | None:
-    """What the current PCIe link could carry one way, in bytes per second; ``None`` for an unknown generation."""
-    if activity is None or activity.pcie_link_generation is None or activity.pcie_link_width is None:
-        return None
-    lane = LINK_BYTES_PER_LANE.get(activity.pcie_link_generation)
-    return lane * activity.pcie_link_width if lane else None
-
-
-def longest_gap(times: Sequence[float], start: float, end: float) -> float:
-    """The longest stretch of ``start``..``end`` (seconds) without any of ``times``."""
-    inside = [start, *(t for t in times if start < t <= end), end]
-    return max(b - a for a, b in pairwise(inside))
+def link_capacity(activity: GpuActivity | None) -> float | None:
+    """What the current PCIe link could carry one way, in bytes per second; ``None`` when it is not known."""
+    return link_bytes_per_second(activity.pcie_link_generation, activity.pcie_link_width) if activity else None

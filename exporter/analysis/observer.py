@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from exporter.analysis.causes import POWER_CAP, THROTTLE_REASONS, GpuSigns, Signs, suspect, unseen
 from exporter.analysis.engine import EngineTrack
-from exporter.analysis.gpu import GpuTrack, link_bytes_per_second
+from exporter.analysis.gpu import GpuTrack, link_capacity
 from exporter.analysis.judge import Evidence, judge
 from exporter.analysis.snapshot import DeploymentView, GpuView, Snapshot, State
 from exporter.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuSample
@@ -296,7 +296,7 @@ class Observer:
             dram_active=track.activity_mean(start, lambda a: a.dram_active_ratio),
             pcie_transmit=track.activity_mean(start, lambda a: a.pcie_transmit_bytes_per_second),
             pcie_receive=track.activity_mean(start, lambda a: a.pcie_receive_bytes_per_second),
-            pcie_link=track.activity_mean(start, link_bytes_per_second),
+            pcie_link=track.activity_mean(start, link_capacity),
             link_below_max=_link_below_max(activities),
             throttled_share=track.reason_share(start, THROTTLE_REASONS),
             limit=track.condition.limit_enforced_watts if track.condition else None,
