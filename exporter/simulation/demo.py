@@ -6,6 +6,7 @@ import asyncio
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 
 from exporter.simulation.clock import SimClock
 from exporter.simulation.fake_sglang import FakeSglangServer, SimulatedSglang
@@ -79,15 +80,16 @@ class Demo:
         return self._timeline.held and t >= self._timeline.lead_seconds
 
     async def _tell(self) -> None:
-        told = -1
-        while True:
-            now = self.clock.now()
-            moment = self._timeline.at(now)
-            if moment.number != told:
-                told = moment.number
-                length = "held" if self._holds(now) else f"{self.clock.real_seconds(moment.end - now):.0f} s"
-                log.info("Demo phase %s (%s): %s", moment.phase.name, length, moment.phase.title)
-            if self._holds(now):
+        """Tell every phase when it begins, also those that are over already when the speed is extreme."""
+        for number in count():
+            phase, start, end = (
+                self._timeline.phase(number),
+                self._timeline.start(number),
+                self._timeline.start(number + 1),
+            )
+            held = self._holds(start)
+            length = "held" if held else f"{self.clock.real_seconds(end - start):.0f} s"
+            log.info("Demo phase %s (%s): %s", phase.name, length, phase.title)
+            if held:
                 return
-            # A timer may fire a little early: never turn round at full speed.
-            await asyncio.sleep(max(self.clock.real_seconds(moment.end - now), 0.001))
+            await asyncio.sleep(self.clock.real_seconds(end - self.clock.now()))
