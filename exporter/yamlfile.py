@@ -166,6 +166,8 @@ class Document:
         self._values += 1
         if len(path) > MAX_DEPTH or self._values > MAX_VALUES:
             raise ConfigError(self.filename, "holds more values than any configuration does", line=self._lines[path])
+        if isinstance(node, yaml.ScalarNode) and not _encodable(node.value):
+            raise self.error(path, "expected text, found half of a surrogate pair")
         if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
             return self._build_mapping(node, path)
         if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
@@ -178,7 +180,7 @@ class Document:
         mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
-            if not isinstance(key_node, yaml.ScalarNode):
+            if not isinstance(key_node, yaml.ScalarNode) or not _encodable(key_node.value):
                 raise ConfigError(self.filename, "a key must be text", line=line, path=dotted(path))
             key = key_node.value
             if key in mapping:
@@ -263,6 +265,15 @@ def dotted(path: KeyPath) -> str:
         else:
             text += f".{_shortened(key)}" if text else _shortened(key)
     return text
+
+
+def _encodable(text: str) -> bool:
+    """An escape such as ``\\ud800`` gives half of a character, which no file or label can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _found(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hmac
 import logging
 import secrets
@@ -11,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from aiohttp import BasicAuth, hdrs, web
+from aiohttp import hdrs, web
 
 from exporter.publish.webconfig import CIPHERS, WebConfig, WebConfigFile
 from exporter.yamlfile import ConfigError
@@ -154,17 +155,16 @@ class _Passwords:
     async def allow(self, header: str, users: dict[str, str]) -> bool:
         """Whether an Authorization header names a user and their password."""
         try:
-            given = BasicAuth.decode(header, encoding="utf-8")
+            user, password = _credentials(header)
         except ValueError:
             return False
-        password = given.password.encode()
         if len(password) > MAX_PASSWORD_BYTES or b"\0" in password:
             return False
         # For an unknown user some hash is checked too: the time does not tell who exists.
-        known = given.login in users
-        hashed = users[given.login] if known else next(iter(users.values()))
+        known = user in users
+        hashed = users[user] if known else next(iter(users.values()))
         # The hash is part of it: with another password the memory of the old one is void.
-        proof = hmac.digest(self._key, b"\0".join((given.login.encode(), password, hashed.encode())), "sha256")
+        proof = hmac.digest(self._key, b"\0".join((user.encode(), password, hashed.encode())), "sha256")
         if known and proof in self._verified:
             return True
         right = await asyncio.get_running_loop().run_in_executor(self._executor, _check, password, hashed.encode())
@@ -178,6 +178,15 @@ class _Passwords:
     def close(self) -> None:
         """Let go of the thread."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _credentials(header: str) -> tuple[str, bytes]:
+    """User and password of a Basic Authorization header; ValueError for anything else."""
+    scheme, _, encoded = header.partition(" ")
+    user, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
+    if scheme.lower() != "basic" or not colon:
+        raise ValueError("no basic authentication")
+    return user.decode(), password
 
 
 def _check(password: bytes, hashed: bytes) -> bool:

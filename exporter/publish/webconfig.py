@@ -158,7 +158,7 @@ def _contradictions(config: WebConfig) -> Iterator[tuple[KeyPath, str]]:
         if not user or ":" in user or not user.isprintable():
             yield ("basic_auth_users", user), "expected a user name of printable characters without a colon"
         if not _BCRYPT.fullmatch(hashed):
-            yield ("basic_auth_users", user), "expected a bcrypt hash such as htpasswd -nBC 10 '' | tr -d ':' prints"
+            yield ("basic_auth_users", user), "expected a bcrypt hash, as printed by: htpasswd -nBC 10 '' | tr -d ':'"
 
 
 def _bad_tls(tls: TlsServerConfig) -> Iterator[tuple[KeyPath, str]]:
