@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from exporter.analysis.thresholds import Thresholds
 from exporter.durations import format_duration, parse_duration
+from exporter.engines.normalise import KINDS
 from exporter.yamlfile import ConfigError, Document, dotted, read_text
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     url: str
     name: str = ""
     """Unique; derived from the address when it is not given."""
-    kind: Literal["sglang", "vllm", "tensorrt_llm", "tgi", "llamacpp", "dynamo"] | None = None
+    kind: str | None = None
     """Recognised from its metrics when it is not given."""
     count_tokens: bool = True
     """False: read for its load only, since another exporter counts its tokens."""
@@ -122,6 +123,7 @@ def schema() -> dict[str, Any]:
     described = msgspec.json.schema(Config)
     for key in _DURATIONS:
         described["$defs"]["Config"]["properties"][key]["type"] = ["number", "string"]
+    described["$defs"]["Engine"]["properties"]["kind"] = {"enum": [*KINDS, None], "default": None}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Wattline configuration",
@@ -138,7 +140,7 @@ def _completed(config: Config, folder: Path) -> Config:
     def completed_engine(engine: Engine) -> Engine:
         return replace(
             engine,
-            url=_full_url(engine.url),
+            url=_full_url(engine.url, engine.kind),
             name=engine.name or _derived_name(engine.url),
             bearer_token_file=resolved(engine.bearer_token_file),
             ca_file=resolved(engine.ca_file),
@@ -169,9 +171,12 @@ def _split(url: str) -> SplitResult | None:
     return parts if parts.scheme in ("http", "https") and parts.hostname else None
 
 
-def _full_url(url: str) -> str:
+def _full_url(url: str, kind: str | None) -> str:
+    """With the path where this kind of engine serves its metrics, unless another is given."""
     parts = _split(url)
-    return parts._replace(path="/metrics").geturl() if parts and parts.path in ("", "/") else url
+    if parts is None or parts.path not in ("", "/"):
+        return url
+    return parts._replace(path=KINDS[kind].path if kind in KINDS else "/metrics").geturl()
 
 
 def _derived_name(url: str) -> str:
@@ -293,6 +298,8 @@ def _bad_engine(engine: Engine, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
         yield (*path, "url"), "expected no user or password in the address; use bearer_token_file or bearer_token_env"
     if engine.name != _derived_name(engine.url) and (problem := _bad_name(engine.name)):
         yield (*path, "name"), problem
+    if engine.kind is not None and engine.kind not in KINDS:
+        yield (*path, "kind"), f"expected one of {', '.join(KINDS)}, found {engine.kind[:60]!r}"
     if engine.bearer_token_file is not None and engine.bearer_token_env is not None:
         yield (*path, "bearer_token_env"), "expected one of bearer_token_file and bearer_token_env, found both"
     if engine.bearer_token_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", engine.bearer_token_env):

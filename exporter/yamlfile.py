@@ -206,7 +206,8 @@ class Document:
 
     def _explain(self, message: str, type_: type) -> ConfigError:
         """What msgspec says, in words of the file. It tells the first fault only, as ``problem - at `$.path` ``."""
-        problem, path = message, ()
+        problem = message
+        path: KeyPath = ()
         if match := re.fullmatch(r"(.*) - at `\$(.*)`", message, re.DOTALL):
             problem = match[1]
             path = self._locate(match[2], message, type_)
@@ -268,7 +269,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def _encodable(text: str) -> bool:
-    """An escape such as ``\\ud800`` gives half of a character, which no file or label can hold."""
+    """An escape for a surrogate gives half of a character, which no file or label can hold."""
     try:
         text.encode()
     except UnicodeEncodeError:

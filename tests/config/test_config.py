@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from exporter.config import Config, ConfigError, Deployment, Engine, GpuSettings, Thresholds, load, parse, schema
+from exporter.engines.normalise import KINDS
 from exporter.yamlfile import Document
 
 UUID = "GPU-5f1c0e6a-90b3-4a2d-8c71-3d2e4b5a6f70"
@@ -125,6 +126,11 @@ gpus:
 def test_an_engine_is_named_by_its_address_and_found_at_metrics(url: str, full: str, name: str) -> None:
     engine = engine_of(f'url: "{url}"')
     assert (engine.url, engine.name) == (full, name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_engine_of_a_known_kind_is_found_where_that_kind_serves(kind: str) -> None:
+    assert engine_of(f'url: "http://head:8000", kind: {kind}').url == f"http://head:8000{KINDS[kind].path}"
 
 
 def test_relative_paths_are_relative_to_the_file() -> None:
