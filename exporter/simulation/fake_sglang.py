@@ -35,6 +35,8 @@ VERSION = "0.5.17"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _TICK_SECONDS = 0.1
+_TICKS_BEFORE = 600
+"""The server has been at it for a minute when the simulation begins."""
 _ARRIVALS_PER_TICK = 50
 """A client program does not send a thousand requests in one instant."""
 _DECODE_LOG_INTERVAL = 40
@@ -176,10 +178,10 @@ class SimulatedSglang(Collector):
         self._timeline = timeline
         self._noise = Noise(seeded(seed, "engine"))
         self._rng = seeded(seed, "requests")
-        self._ticks = 0
+        self._ticks = -_TICKS_BEFORE
         self._up = True
-        self._life = _Life(0.0)
-        self._warm_up(0.0)
+        self._life = _Life(self._ticks * _TICK_SECONDS)
+        self._warm_up(self._life.born)
 
     def text(self, t: float) -> str | None:
         """The answer of ``/metrics`` at ``t``; ``None`` while nobody answers. ``t`` must not go back."""

@@ -378,14 +378,14 @@ EXTRAS: tuple[Phase, ...] = (
 """What is not in the story and can be held on its own."""
 
 STORY_NAME = "story"
-_PHASES = {phase.name: phase for phase in (*STORY, *EXTRAS)}
+# A drain is over when the last request is: it cannot be held.
+_PHASES = {phase.name: phase for phase in (*STORY, *EXTRAS) if phase.name != "draining"}
 _LEADS = {
-    # These are the end of something: it must have been there first.
-    "wedged": (replace(_HEALTHY, seconds=30),),
-    "engine_down": (replace(_HEALTHY, seconds=30),),
-    "gpu_lost": (replace(_HEALTHY, seconds=30),),
-    "benchmark_over": (_climb(1024, 3740, 45),),
-    "draining": (replace(_HEALTHY, seconds=30),),
+    # These are the end of something: it must have been there first, long enough for a verdict.
+    "benchmark_over": (_climb(1024, 3740, 75),),
+    "wedged": (_HEALTHY,),
+    "engine_down": (_HEALTHY,),
+    "gpu_lost": (_HEALTHY,),
 }
 SCENARIOS: tuple[str, ...] = (STORY_NAME, *_PHASES)
 """Names of everything that can be played: the whole story, or one phase that is held."""
@@ -443,16 +443,18 @@ class Timeline:
         return self._cycle[(number - len(self._lead)) % len(self._cycle)]
 
     def settled_state(self, t: float, window: float = 60.0, margin: float = 10.0) -> State | None:
-        """The right verdict at ``t``; ``None`` while what is judged still straddles two states.
+        """The right verdict at ``t``; ``None`` while what is judged still straddles two states, or the beginning.
 
         Args:
             t: the moment, simulated seconds.
             window: how far back the verdict looks, seconds.
             margin: how much later than at once a reading may arrive, seconds.
         """
-        now = self.at(t)
-        moment = now
-        while moment.start > max(t - window - margin, 0.0):
+        now = moment = self.at(t)
+        first = t - window - margin
+        if first < 0.0:
+            return None
+        while moment.start > first:
             moment = self._moment(moment.number - 1)
             if moment.phase.state is not now.phase.state:
                 return None

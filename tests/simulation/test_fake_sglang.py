@@ -165,6 +165,12 @@ def test_the_first_throughput_after_idle_is_far_too_low() -> None:
     assert 0 < value(series, "gen_throughput") < 100
 
 
+def test_a_phase_that_is_held_has_been_going_on_when_the_simulation_begins() -> None:
+    (series,) = play("healthy", [0])
+    assert value(series, "num_running_reqs") == 1024
+    assert decoded(series) == pytest.approx(60 * 9400, rel=0.02)
+
+
 def test_the_cache_hit_rate_is_of_the_last_prefill_or_zero() -> None:
     read = {value(series, "cache_hit_rate") for series in play("healthy", list(range(60, 90)))}
     assert read <= {0.0, 0.2}
@@ -245,7 +251,7 @@ async def test_the_server_answers_over_http_on_the_loopback_interface() -> None:
                 assert response.status == 200
                 assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
                 assert decoded(parse(await response.text())) > 100_000
-            hand[0] = 40.0
+            hand[0] = 80.0
             with pytest.raises(aiohttp.ClientConnectionError):
                 await session.get(url)
     finally:

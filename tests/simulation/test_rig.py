@@ -216,7 +216,7 @@ def test_a_lost_gpu_costs_itself_only() -> None:
     simulated, hand = source("gpu_lost")
     uuids = [identity.uuid for identity in simulated.discover()]
     assert len(uuids) == 8
-    hand.now += 40.0
+    hand.now += 80.0
     for read in (simulated.sample, simulated.activity, simulated.condition):
         with pytest.raises(GpuLostError) as caught:
             read(uuids[3])
