@@ -24,7 +24,7 @@ SOURCE_LABELS = ("source",)
 View = TypeVar("View", GpuView, EngineView, DeploymentView, SourceView)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Family(Generic[View]):
     """One metric family over one kind of view.
 
@@ -38,7 +38,7 @@ class Family(Generic[View]):
     counter: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Info(Generic[View]):
     """A family of value 1 whose labels tell what something is."""
 
