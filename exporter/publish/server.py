@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import gzip
+import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
+from exporter.analysis.snapshot import Snapshot
 from exporter.publish.collector import Registry
+from exporter.publish.history import History
+from exporter.publish.page import add_page
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
-    from exporter.analysis.snapshot import Snapshot
+    from exporter.publish.status import PhaseNow
 
 GZIP_LEVEL = 1
 """The text shrinks twentyfold even so; higher levels cost more time than they save."""
@@ -28,6 +32,9 @@ class Publication:
     """
 
     registry: Registry = field(default_factory=Registry)
+    history: History = field(default_factory=History)
+    published_at: float | None = None
+    """When the snapshot came, by :func:`time.monotonic`; ``None`` before the first one."""
     ready: bool = False
     why_not_ready: str = "no reading yet"
     _rendered: dict[tuple[str, bool], tuple[bytes, str]] = field(default_factory=dict)
@@ -40,12 +47,20 @@ class Publication:
     def publish(self, snapshot: Snapshot) -> None:
         """Serve this from now on."""
         self.registry.collector.snapshot = snapshot
+        self.history.add(snapshot)
+        self.published_at = time.monotonic()
         self._rendered.clear()
         lost = [s for s in snapshot.gpus if not s.up]
         self.ready = any(g.up for g in snapshot.gpus)
         if not self.ready:
             down = [f"{s.name}: {s.detail or 'not read'}" for s in snapshot.sources if not s.up]
             self.why_not_ready = "; ".join(down) or (f"{len(lost)} GPUs lost" if lost else "no GPU was read yet")
+
+    def withdraw(self, why: str) -> None:
+        """Serve nothing but the exporter's own metrics until the next snapshot."""
+        self.registry.collector.snapshot = Snapshot(t=self.snapshot.t)
+        self._rendered.clear()
+        self.ready, self.why_not_ready = False, why
 
     def render(self, accept: str, *, compressed: bool) -> tuple[bytes, str]:
         """The metrics text and its content type, for an Accept header."""
@@ -88,13 +103,24 @@ def make_app(
     *,
     telemetry_path: str = "/metrics",
     reload_config: Callable[[], Awaitable[str]] | None = None,
+    configuration: Callable[[], Mapping[str, Any]] | None = None,
+    phase: Callable[[], PhaseNow | None] | None = None,
 ) -> web.Application:
-    """The application. ``reload_config`` answers an error message or nothing; without it there is no such endpoint."""
+    """The application.
+
+    Args:
+        publication: what is served.
+        telemetry_path: where the metrics are.
+        reload_config: answers an error message or nothing; without it there is no such endpoint.
+        configuration: what is in force, for people: without secrets.
+        phase: what a demo goes through now.
+    """
     app = web.Application()
     app[PUBLICATION] = publication
     app.router.add_get(telemetry_path, metrics)
     app.router.add_get("/-/healthy", healthy)
     app.router.add_get("/-/ready", ready)
+    add_page(app, publication, telemetry_path=telemetry_path, configuration=configuration, phase=phase)
     if reload_config is not None:
 
         async def reload(_: web.Request) -> web.Response:
