@@ -170,7 +170,7 @@ SGLANG = EngineKind(
             Term(("sglang:inter_token_latency_seconds_count",)),
             Term(("sglang:time_to_first_token_seconds_count",)),
         ),
-        evidence=frozenset({"sglang:scheduler_idle_seconds_total"}),
+        evidence=_SINCE_0_5_16 | {"sglang:http_requests_active"},
     ),
     model_label="model_name",
     gauge_lag_seconds=SLOW_LAG_SECONDS,

@@ -1,0 +1,77 @@
+"""Why an engine could not be read: a bounded set of words, and what to do about each."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import ssl
+from http import HTTPStatus
+
+import aiohttp
+
+_BY_ERRNO = {
+    errno.ECONNREFUSED: "connection_refused",
+    errno.ECONNRESET: "connection_reset",
+    errno.EPIPE: "connection_reset",
+    errno.ECONNABORTED: "connection_reset",
+    errno.ENETUNREACH: "unreachable",
+    errno.EHOSTUNREACH: "unreachable",
+    errno.EHOSTDOWN: "unreachable",
+    errno.ETIMEDOUT: "timeout",
+}
+
+# The first class that fits gives the word; order is from the special to the general.
+_BY_CLASS: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
+    ((TimeoutError,), "timeout"),
+    ((aiohttp.ClientSSLError, aiohttp.ServerFingerprintMismatch, ssl.SSLError), "tls"),
+    ((aiohttp.ClientConnectorDNSError, socket.gaierror, UnicodeError), "dns"),
+    ((aiohttp.ServerDisconnectedError,), "connection_reset"),
+)
+
+_NO_METRICS = (
+    "start SGLang with --enable-metrics; TensorRT-LLM serves /prometheus/metrics; llama.cpp needs --metrics. "
+    "SGLang up to 0.5.9 says nothing until its first request"
+)
+_AUTHORISATION = "name the token by bearer_token_file or bearer_token_env"
+_HINTS = {
+    "connection_refused": (
+        "is the server running, and is the port right? From a container, localhost is the container itself, and a "
+        "server on the host must listen on 0.0.0.0 (--host 0.0.0.0)"
+    ),
+    "credentials": "the configured token cannot be read, or is not one line of printable characters",
+    "dns": "the host has no address here; in Docker on Linux, host.docker.internal needs extra_hosts",
+    "empty": _NO_METRICS,
+    "http_401": _AUTHORISATION,
+    "http_403": _AUTHORISATION,
+    "http_404": _NO_METRICS,
+    "no_engine_metrics": f"metrics, but of no engine known here, or not of the configured kind: {_NO_METRICS}",
+    "not_metrics": f"the answer is no metrics text: {_NO_METRICS}",
+    "redirect": "redirects are followed within one origin only, three at most; configure the final address",
+    "router": "this is a router or the merged metrics of several servers; configure each server's own address",
+    "timeout": "the server answers too slowly, or not at all",
+    "tls": "name the authority by ca_file, the certificate's host by server_name",
+    "too_large": "the answer is larger than any engine's metrics",
+}
+
+
+def classify(error: BaseException) -> str:
+    """Give the bounded word for what a request raised."""
+    for classes, word in _BY_CLASS:
+        if isinstance(error, classes):
+            return word
+    if isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, socket.gaierror):
+        return "dns"
+    if isinstance(error, OSError):
+        return _BY_ERRNO.get(error.errno or 0, "connection_failed")
+    return "protocol" if isinstance(error, (aiohttp.ClientError, ValueError)) else "internal"
+
+
+def http_word(status: int) -> str:
+    """Give the bounded word for an HTTP status that is not success: ``http_404``, or ``http_5xx`` for made-up ones."""
+    known = status in set(HTTPStatus)
+    return f"http_{status}" if known else f"http_{status // 100}xx"
+
+
+def hint(error: str) -> str:
+    """Say what an operator can do about an error word; empty where there is nothing special to say."""
+    return _HINTS.get(error, "")
