@@ -56,6 +56,19 @@ test-lowest: $(BIN)/uv ## Run the tests with the oldest dependencies allowed
 		--group test --group dashboards
 	build/lowest/bin/pytest -n $(TEST_WORKERS) $(ARGS)
 
+.PHONY: dashboards
+dashboards: $(VENV)/.development ## Write the dashboards anew
+	$(BIN)/python -m dashboards.build
+
+.PHONY: alerts
+alerts: $(VENV)/.development ## Write the rules and the Alertmanager configurations anew
+	$(BIN)/python -m alerts.build
+
+.PHONY: schema
+schema: $(VENV)/.runtime ## Write the JSON schema of the configuration anew
+	$(BIN)/python -c 'import json; from exporter.config import schema; print(json.dumps(schema(), indent=2))' \
+		>docs/wattline.schema.json
+
 .PHONY: lock
 lock: $(BIN)/uv ## Write the locked requirements anew
 	$(UV_COMPILE) pyproject.toml --output-file requirements.txt
