@@ -1,0 +1,178 @@
+"""What an observer saw live, its recording shows again: every number of every verdict."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.analysis.observer import Observer
+from exporter.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride, Plan
+from exporter.analysis.snapshot import SourceView, State
+from exporter.analysis.thresholds import Thresholds
+from exporter.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample, ReadingError
+from exporter.recording.layout import Judged, Lost
+from exporter.recording.reader import read_recording
+from exporter.recording.replay import replay
+from exporter.recording.writer import RecordingObserver, RecordingWriter
+from tests.recording.make import path_of
+from tests.recording.simulated import plan, watch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from exporter.analysis.snapshot import Snapshot
+    from exporter.recording.layout import Event
+
+UUIDS = ("GPU-aaaaaaaa-0000-0000-0000-000000000001", "GPU-aaaaaaaa-0000-0000-0000-000000000002")
+PLAN = Plan(
+    deployments=(
+        DeploymentPlan("one", (EnginePlan("a", "http://a/metrics"), EnginePlan("b", count_tokens=False)), (0,)),
+        DeploymentPlan("rest", (EnginePlan("c"),)),
+    ),
+    window=10.0,
+    overrides={UUIDS[1]: GpuOverride(idle_power_watts=80.0)},
+    thresholds=Thresholds(busy_requests=2.0),
+)
+
+
+def maybe(strategy: st.SearchStrategy[float]) -> st.SearchStrategy[float | None]:
+    return st.none() | strategy
+
+
+WATTS = maybe(st.floats(0.0, 1500.0))
+RATIO = maybe(st.floats(0.0, 1.0))
+COUNT = maybe(st.floats(0.0, 1e12))
+ERRORS = st.lists(st.builds(ReadingError, st.just("power"), st.sampled_from(("not_supported", "unknown")))).map(tuple)
+UUID = st.sampled_from(UUIDS)
+T = st.just(0.0)
+
+EVENTS: st.SearchStrategy[Event] = st.one_of(
+    st.builds(GpuIdentity, uuid=UUID, index=st.integers(0, 1), p2p_peers=st.none() | st.integers(0, 7)),
+    st.builds(
+        GpuSample,
+        t=T,
+        uuid=UUID,
+        power_watts=WATTS,
+        power_instant_watts=WATTS,
+        energy_joules=COUNT,
+        power_samples_watts=st.lists(st.integers(0, 900).map(float), max_size=5).map(tuple),
+        utilization_ratio=RATIO,
+        memory_busy_ratio=RATIO,
+        sm_clock_hertz=COUNT,
+        event_reasons=st.none() | st.frozensets(st.sampled_from(("sw_power_cap", "hw_slowdown", "gpu_idle"))),
+        errors=ERRORS,
+    ),
+    st.builds(
+        GpuActivity,
+        t=T,
+        uuid=UUID,
+        pcie_transmit_bytes_per_second=COUNT,
+        pcie_receive_bytes_per_second=COUNT,
+        pcie_link_generation=st.none() | st.integers(1, 7),
+        pcie_link_generation_max=st.none() | st.integers(1, 7),
+        pcie_link_width=st.sampled_from((None, 8, 16)),
+        pcie_link_width_max=st.sampled_from((None, 8, 16)),
+        sm_active_ratio=RATIO,
+        dram_active_ratio=RATIO,
+    ),
+    st.builds(
+        GpuCondition,
+        t=T,
+        uuid=UUID,
+        limit_enforced_watts=WATTS,
+        limit_default_watts=WATTS,
+        processes=st.none() | st.lists(st.builds(GpuProcess, pid=st.integers(1, 9)), max_size=2).map(tuple),
+    ),
+    st.builds(
+        EngineReading,
+        t=T,
+        engine=st.sampled_from(("a", "b", "c", "of nobody")),
+        up=st.booleans(),
+        error=st.none() | st.just("timeout"),
+        running=COUNT,
+        queued=COUNT,
+        generation_tokens=COUNT,
+        generation_tokens_source=st.sampled_from((None, "live", "finished")),
+        progress=st.lists(st.floats(0.0, 1e9), max_size=2).map(tuple),
+        scheduler_idle_seconds=COUNT,
+        gauge_lag_seconds=st.sampled_from((0.0, 30.0)),
+    ),
+    st.builds(Lost, uuid=UUID),
+    st.builds(
+        Judged,
+        t=T,
+        sources=st.lists(
+            st.builds(SourceView, name=st.just("nvml"), up=st.booleans(), errors=st.just({"unknown": 1})), max_size=1
+        ).map(tuple),
+    ),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(events=st.lists(st.tuples(st.floats(0.0, 4.0), EVENTS), max_size=60))
+def test_any_readings_give_the_same_verdicts_live_and_from_the_recording(
+    tmp_path_factory: pytest.TempPathFactory, events: list[tuple[float, Event]]
+) -> None:
+    path = tmp_path_factory.mktemp("recording") / "file.gz"
+    t = 1000.0
+    live: list[Snapshot] = []
+    with RecordingWriter(path, PLAN) as writer:
+        observer = RecordingObserver(PLAN, writer)
+        for step, event in events:
+            t += step
+            match event:
+                case Lost(uuid=uuid):
+                    observer.lose(uuid)
+                case Judged(sources=sources):
+                    live.append(observer.judge(t, sources or ()))
+                case GpuIdentity():
+                    observer.observe(event)
+                case _:
+                    observer.observe(replace(event, t=t))
+    recording = read_recording(path)
+    assert list(replay(recording)) == live
+    assert recording.cut_short == ""
+
+
+@pytest.mark.parametrize("scenario", ["collectives", "gpu_lost"])
+def test_a_simulated_phase_gives_the_same_verdicts_live_and_from_the_recording(tmp_path: Path, scenario: str) -> None:
+    path = tmp_path / "file.gz"
+    with RecordingWriter(path, plan(30.0)) as writer:
+        observer = RecordingObserver(plan(30.0), writer)
+        live = list(watch(observer, scenario, 40.0, 100.0, power_samples=True))
+    assert live[-1].gpus[0].power_fraction_buckets, "the histogram is part of what is compared"
+    assert list(replay(read_recording(path))) == live
+
+
+def test_recording_does_not_change_the_verdicts(tmp_path: Path) -> None:
+    with RecordingWriter(tmp_path / "file.gz", plan(30.0)) as writer:
+        recorded = list(watch(RecordingObserver(plan(30.0), writer), "collectives", 0.0, 40.0))
+    assert recorded == list(watch(Observer(plan(30.0)), "collectives", 0.0, 40.0))
+
+
+def test_an_idle_floor_that_was_known_before_counts_in_the_replay_too(tmp_path: Path) -> None:
+    path = tmp_path / "file.gz"
+    with RecordingWriter(path, PLAN, idle_floors={UUIDS[0]: 61.0}) as writer:
+        observer = RecordingObserver(PLAN, writer)
+        observer.observe(GpuIdentity(UUIDS[0], 0))
+        observer.observe(GpuCondition(1.0, UUIDS[0], limit_enforced_watts=600.0))
+        observer.observe(GpuSample(1.0, UUIDS[0], power_watts=300.0))
+        observer.judge(1.0)
+    (snapshot,) = replay(read_recording(path))
+    floor = snapshot.gpus[0].idle_floor
+    assert floor is not None
+    assert (floor.watts, floor.source) == (61.0, "learned")
+
+
+def test_a_replay_may_judge_by_other_thresholds() -> None:
+    recording = read_recording(path_of("collectives"))
+    lenient = replace(recording.header.plan, thresholds=Thresholds(low_tdp_fraction=0.40))
+    *_, recorded = replay(recording)
+    *_, judged_anew = replay(recording, lenient)
+    # 250 of 600 W is 0.417: below the default threshold of 0.45, above one of 0.40.
+    assert recorded.deployments[0].state is State.LOW_POWER
+    assert judged_anew.deployments[0].state is State.WORKING
