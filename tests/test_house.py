@@ -273,14 +273,15 @@ def test_a_shell_script_stops_at_the_first_fault(script: str) -> None:
 
 
 def test_tests_listen_on_loopback_only() -> None:
-    assert not lines_with(r"0\.0\.0\.0|[\"']::[\"']", ".py", under="tests/")
+    assert not lines_with(r"[\"'](0\.0\.0\.0|::)[\"']", ".py", under="tests/")
 
 
 def test_tests_do_not_sleep_to_wait() -> None:
-    assert not lines_with(r"\btime\.sleep\(", ".py", under="tests/")
+    """Asking a started server again every few hundredths of a second is no sleep; hoping that a second is enough is."""
+    assert not lines_with(r"\btime\.sleep\((?!0?\.0\d)", ".py", under="tests/")
 
 
 def test_every_exception_from_a_rule_has_its_reason() -> None:
     # A plain number in the code (PLR2004) is its own reason.
-    bare = lines_with(r"#\s*noqa(?!:)|#\s*noqa:\s*(?!PLR2004$)[A-Z0-9, ]+$|#\s*type:\s*ignore(?!\[)", ".py")
+    bare = lines_with(r"#\s*noqa(?!:)|#\s*noqa:\s*+(?!PLR2004$)[A-Z0-9, ]+$|#\s*type:\s*ignore(?!\[)", ".py")
     assert not bare
