@@ -52,6 +52,7 @@ class Observer:
         self._resolved_indices: dict[int, str] = {}
         self._first_t: float | None = None
         self._judged_at: float | None = None
+        self._kept_idle: dict[str, float] = {}
         self.replan(plan)
 
     def replan(self, plan: Plan) -> None:
@@ -79,6 +80,7 @@ class Observer:
                 self._meet(reading)
             case GpuSample(uuid=uuid) if uuid in self.gpus:
                 self._first_t = reading.t if self._first_t is None else self._first_t
+                self.gpus[uuid].lost = False
                 self.gpus[uuid].observe_sample(reading)
             case GpuActivity(uuid=uuid) if uuid in self.gpus:
                 self.gpus[uuid].observe_activity(reading)
@@ -95,7 +97,9 @@ class Observer:
         track = self.gpus.get(identity.uuid)
         if track is None:
             override = self.plan.overrides.get(identity.uuid)
-            self.gpus[identity.uuid] = GpuTrack(identity, self.plan, override)
+            track = self.gpus[identity.uuid] = GpuTrack(identity, self.plan, override)
+            if (kept := self._kept_idle.get(identity.uuid)) is not None:
+                track.learner.restore(kept)
         else:
             track.identity = identity
             track.lost = False
@@ -106,6 +110,17 @@ class Observer:
         """The GPU was there and is gone: only its absence is published from now on."""
         if uuid in self.gpus:
             self.gpus[uuid].lost = True
+
+    def restore_idle(self, uuid: str, watts: float) -> None:
+        """Begin from an idle floor that an earlier run learned, for a GPU that may not have been met yet."""
+        self._kept_idle[uuid] = watts
+        if uuid in self.gpus:
+            self.gpus[uuid].learner.restore(watts)
+
+    def learned_idle(self) -> dict[str, float]:
+        """The idle floors in watts by UUID; those of GPUs that were not met this time are kept."""
+        learned = {u: w for u, g in self.gpus.items() if (w := g.learner.learned()) is not None}
+        return self._kept_idle | learned
 
     def _learn(self, deployment: str) -> None:
         """When all engines of a deployment just showed an idle stretch, its GPUs' power there is their idle floor."""

@@ -1,0 +1,264 @@
+"""The command line: what to run, with which flags. Everything else is imported when it is needed."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from exporter import __version__
+from exporter.durations import parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+EXIT_OK, EXIT_FINDING, EXIT_UNKNOWN, EXIT_USAGE = 0, 1, 2, 2
+
+DEFAULT_ADDRESS = ":10087"
+MAX_SPEED = 60.0
+ENV_PREFIX = "WATTLINE_"
+RUNBOOKS = "https://github.com/wattline/wattline/tree/main/docs/runbooks"
+
+EXAMPLES = {
+    "serve": """examples:
+  wattline serve                                     every GPU, and the SGLang at http://127.0.0.1:30000/metrics
+  wattline serve --config.file wattline.yml          several deployments, other thresholds
+  wattline serve --config.file wattline.yml --config.check
+                                                     only say whether the configuration is right
+  wattline serve --web.listen-address 127.0.0.1:9900 --web.config.file web.yml
+                                                     another port, with TLS and users
+""",
+    "demo": """examples:
+  wattline demo                                      live through the whole story; open http://127.0.0.1:10087/
+  wattline demo --speed 10                           ten times faster
+  wattline demo --scenario wedged                    hold one phase
+""",
+    "check": """examples:
+  wattline check                                     watch for 30 s and say whether the GPUs earn their watts
+  wattline check --for 2m --engine http://10.0.0.7:30000/metrics
+  wattline check --gpus 0,1 --json                   for programs
+  wattline check --watch                             keep the table live
+  wattline check --replay recording.jsonl.gz         the same verdict from a recording
+
+exit codes: 0 nothing found, 1 finding, 2 could not tell
+""",
+    "record": """examples:
+  wattline record bug.jsonl.gz --for 5m --anonymous  attach this to a bug report
+""",
+    "explain": """examples:
+  wattline explain bug.jsonl.gz                      what it did when, and why
+  wattline explain bug.jsonl.gz --plot bug.png       the same as a picture
+""",
+}
+
+
+def _env(flag: str) -> str:
+    return ENV_PREFIX + flag.lstrip("-").upper().replace(".", "_").replace("-", "_")
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose flags can be set by the environment: ``--web.config.file`` by WATTLINE_WEB_CONFIG_FILE.
+
+    A flag wins over the environment.
+    """
+
+    def flag(self, name: str, text: str, *, type: Callable[[str], Any] = str, default: Any = None, **more: Any) -> None:  # noqa: A002, ANN401 - argparse's words
+        """Add a flag with a value."""
+        variable = _env(name)
+        given = os.environ.get(variable)
+        if given is not None:
+            try:
+                default = type(given)
+            except (ValueError, argparse.ArgumentTypeError) as error:
+                self.error(f"environment variable {variable}: {error}")
+            choices = more.get("choices")
+            if choices and default not in choices:
+                self.error(f"environment variable {variable}: found {given!r}, expected one of {', '.join(choices)}")
+        self.add_argument(name, help=f"{text} [{variable}]", type=type, default=default, **more)
+
+    def switch(self, name: str, text: str) -> None:
+        """Add a flag without a value."""
+        given = os.environ.get(_env(name), "").lower()
+        self.add_argument(
+            name, help=f"{text} [{_env(name)}]", action="store_true", default=given in ("1", "true", "yes")
+        )
+
+
+def duration(text: str) -> float:
+    """A duration on the command line, in seconds."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def address(text: str) -> tuple[str | None, int]:
+    """``host:port``, ``[v6]:port`` or ``:port`` for every address of the machine."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:  # noqa: PLR2004 - the range of ports
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected host:port or :port")
+    return host.strip("[]") or None, int(port)
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:  # noqa: PLR2004
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number above 0")
+    return value
+
+
+def speed(text: str) -> float:
+    """A speed that the real clock can still follow: its ticks arrive some milliseconds late."""
+    value = positive(text)
+    if value > MAX_SPEED:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected at most {MAX_SPEED:g}")
+    return value
+
+
+def path(text: str) -> str:
+    """A path of the telemetry."""
+    if not text.startswith("/") or text == "/":
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a path such as /metrics")
+    return text
+
+
+def _web(parser: _Parser) -> None:
+    parser.flag(
+        "--web.listen-address", "where to listen", type=address, default=address(DEFAULT_ADDRESS), metavar="HOST:PORT"
+    )
+    parser.flag("--web.telemetry-path", "path of the metrics", type=path, default="/metrics", metavar="PATH")
+    parser.flag(
+        "--web.config.file", "TLS and basic authentication, by the exporter toolkit's convention", metavar="FILE"
+    )
+    parser.flag("--web.max-requests", "requests served at once; more are refused", type=int, default=40, metavar="N")
+    parser.switch("--web.enable-lifecycle", "let POST /-/reload read the configuration again")
+
+
+def _log(parser: _Parser, default: str = "info") -> None:
+    parser.flag("--log.level", "least severity", choices=["debug", "info", "warning", "error"], default=default)
+    parser.flag("--log.format", "form of a line", choices=["logfmt", "json"], default="logfmt")
+
+
+def _config(parser: _Parser) -> None:
+    parser.flag(
+        "--config.file", "what to watch; without it every GPU and the SGLang at its default address", metavar="FILE"
+    )
+
+
+def _targets(parser: _Parser) -> None:
+    _config(parser)
+    parser.add_argument(
+        "--engine", action="append", metavar="URL", help="an engine's metrics; may be given several times"
+    )
+    parser.add_argument("--gpus", metavar="LIST", help="all, or indices, UUIDs and bus ids with commas between")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = _Parser(
+        prog="wattline",
+        description="Do your GPUs earn their watts? Joins GPU power with inference load and says when they idle while busy.",
+        epilog=f"Runbooks: {RUNBOOKS}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"wattline {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+
+    def command(name: str, text: str) -> _Parser:
+        sub = commands.add_parser(
+            name,
+            help=text,
+            description=text[0].upper() + text[1:] + ".",
+            epilog=EXAMPLES.get(name),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        assert isinstance(sub, _Parser)  # noqa: S101 - for the type checker
+        return sub
+
+    serve = command("serve", "serve metrics of this host's GPUs and engines")
+    _config(serve)
+    serve.add_argument("--config.check", action="store_true", help="say whether the configuration is right, and end")
+    serve.add_argument("--replay", metavar="FILE", help="serve a recording instead of this host")
+    serve.add_argument("--replay.speed", type=positive, default=1.0, metavar="N", help="how many times faster")
+    _web(serve)
+    _log(serve)
+
+    demo = command("demo", "serve a simulated rig that lives through the stories Wattline was made for")
+    demo.flag("--speed", "how many times faster than real time, up to 60", type=speed, default=1.0, metavar="N")
+    demo.flag("--scenario", "hold this phase instead of the whole story", default="story", metavar="NAME")
+    demo.flag("--seed", "of the noise", type=int, default=1, metavar="N")
+    _web(demo)
+    _log(demo)
+
+    check = command("check", "watch for a while and say whether the GPUs earn their watts")
+    _targets(check)
+    check.add_argument(
+        "--for", dest="seconds", type=duration, default=30.0, metavar="TIME", help="how long to watch (30s)"
+    )
+    check.add_argument("--json", action="store_true", help="print JSON")
+    check.add_argument("--watch", action="store_true", help="keep the table live until interrupted")
+    check.add_argument("--replay", metavar="FILE", help="judge a recording instead of this host")
+    _log(check, "error")
+
+    record = command("record", "write the readings of this host to a file")
+    record.add_argument("file", metavar="FILE", help="where to write; it must not exist")
+    _targets(record)
+    record.add_argument(
+        "--for", dest="seconds", type=duration, default=None, metavar="TIME", help="how long (until interrupted)"
+    )
+    record.add_argument("--anonymous", action="store_true", help="leave out host names, addresses and model paths")
+    _log(record, "error")
+
+    explain = command("explain", "tell what a recording shows: states, causes, when")
+    explain.add_argument("file", metavar="FILE", help="a recording")
+    explain.add_argument("--plot", metavar="FILE", help="draw it, as .png or .svg")
+    _log(explain, "error")
+
+    completion = command("completion", "print a completion script for a shell")
+    completion.add_argument("shell", choices=["bash", "zsh", "tcsh"])
+    command("version", "print the version")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Returns:
+        The exit code: 0 done, 1 finding (check), 2 could not tell (check) or wrong usage or configuration.
+    """
+    # An engine started from the same shell would make the client library write into its directory.
+    os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return EXIT_USAGE
+    if options.command == "version":
+        print(f"wattline {__version__}")  # noqa: T201 - what it was asked for
+        return EXIT_OK
+    if options.command == "completion":
+        import shtab
+
+        print(shtab.complete(parser, shell=options.shell))  # noqa: T201
+        return EXIT_OK
+    from exporter import commands, logs
+    from exporter.yamlfile import ConfigError
+
+    logs.setup(options.__dict__["log.level"], options.__dict__["log.format"])
+    try:
+        return asyncio.run(commands.RUN[options.command](options))
+    except ConfigError as error:
+        print(f"wattline: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
