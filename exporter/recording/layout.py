@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct
 
 from exporter.analysis.plan import Plan
 from exporter.analysis.snapshot import SourceView
@@ -71,8 +71,6 @@ class Header(Struct, frozen=True, kw_only=True):
     """The version that wrote it."""
     anonymous: bool = False
     plan: Plan
-    idle_floors: dict[str, Annotated[float, Meta(gt=0.0, le=20_000.0)]] = field(default_factory=dict)
-    """Idle power in watts by UUID, as known from before the recording began."""
 
 
 class Lost(Struct, frozen=True):
@@ -88,7 +86,14 @@ class Judged(Struct, frozen=True):
     sources: tuple[SourceView, ...] | None = None
 
 
-Event = GpuIdentity | GpuSample | GpuActivity | GpuCondition | EngineReading | Lost | Judged
+class Restored(Struct, frozen=True):
+    """The idle floor of a GPU was known from before."""
+
+    uuid: str
+    watts: Annotated[float, Meta(gt=0.0, le=20_000.0)]
+
+
+Event = GpuIdentity | GpuSample | GpuActivity | GpuCondition | EngineReading | Lost | Restored | Judged
 
 
 class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -100,6 +105,7 @@ class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     condition: GpuCondition | None = None
     engine: EngineReading | None = None
     lost: Lost | None = None
+    idle_floor: Restored | None = None
     judged: Judged | None = None
 
 
@@ -120,10 +126,12 @@ def reading_line(reading: Reading) -> bytes:
     return msgspec.json.encode({LINE_KINDS[type(reading)]: fields}) + b"\n"
 
 
-def event_line(event: Lost | Judged) -> bytes:
+def event_line(event: Lost | Restored | Judged) -> bytes:
     """The line of what is not a reading."""
     if isinstance(event, Lost):
         return msgspec.json.encode(Line(lost=event)) + b"\n"
+    if isinstance(event, Restored):
+        return msgspec.json.encode(Line(idle_floor=event)) + b"\n"
     told: dict[str, Any] = {"t": event.t}
     if event.sources is not None:
         told["sources"] = [_told(source) for source in event.sources]

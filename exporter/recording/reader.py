@@ -102,11 +102,7 @@ def _event(path: Path, number: int, line: bytes) -> Event:
         parts = _LINE.decode(line)
     except (ValueError, RecursionError) as error:
         raise RecordingError(path, number, f"expected one event, found {_shown(line)}: {error}") from None
-    told: list[Event] = [
-        event
-        for event in (parts.gpu, parts.sample, parts.activity, parts.condition, parts.engine, parts.lost, parts.judged)
-        if event is not None
-    ]
+    told: list[Event] = [event for kind in parts.__struct_fields__ if (event := getattr(parts, kind)) is not None]
     if len(told) != 1:
         raise RecordingError(path, number, f"expected one event, found {_shown(line)}")
     if problem := bad_event(told[0]):

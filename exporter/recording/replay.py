@@ -6,8 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from exporter.analysis.observer import Observer
-from exporter.readings import GpuIdentity
-from exporter.recording.layout import Judged, Lost
+from exporter.recording.layout import Judged, Lost, Restored
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
@@ -31,7 +30,6 @@ def replay(recording: Recording, plan: Plan | None = None) -> Iterator[Snapshot]
         RecordingError: the rest of the recording is not understood.
     """
     observer = Observer(plan or recording.header.plan)
-    floors = dict(recording.header.idle_floors)
     sources: tuple[SourceView, ...] = ()
     for event in recording:
         match event:
@@ -40,10 +38,8 @@ def replay(recording: Recording, plan: Plan | None = None) -> Iterator[Snapshot]
                 yield observer.judge(event.t, sources)
             case Lost():
                 observer.lose(event.uuid)
-            case GpuIdentity():
-                observer.observe(event)
-                if event.uuid in floors:
-                    observer.gpus[event.uuid].learner.restore(floors.pop(event.uuid))
+            case Restored():
+                observer.restore_idle(event.uuid, event.watts)
             case _:
                 observer.observe(event)
 

@@ -18,6 +18,7 @@ from exporter.recording.layout import (
     Judged,
     Lost,
     RecordingError,
+    Restored,
     event_line,
     header_line,
     reading_line,
@@ -25,7 +26,7 @@ from exporter.recording.layout import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -47,7 +48,7 @@ class RecordingWriter:
         path: the file.
         plan: what is judged and how.
         anonymous: leave out whose recording it is (see :class:`exporter.recording.anonymous.Pseudonyms`).
-        idle_floors: learned idle power in watts by UUID, as restored before the first reading.
+        created: the wall clock, asked when it is not given.
 
     Raises:
         RecordingError: by this and every other method: the file is there, cannot be written, or is full.
@@ -59,8 +60,7 @@ class RecordingWriter:
         plan: Plan,
         *,
         anonymous: bool = False,
-        idle_floors: Mapping[str, float] | None = None,
-        now: datetime | None = None,
+        created: datetime | None = None,
     ) -> None:
         self.path = path
         self.bytes_written = 0
@@ -77,15 +77,13 @@ class RecordingWriter:
         except OSError as error:
             raise RecordingError(path, None, f"cannot be written: {error.strerror}") from None
         plan = without_secrets(plan)
-        floors = dict(idle_floors or {})
         header = Header(
             format=FORMAT,
             version=VERSION,
-            created=(now or datetime.now(UTC)).isoformat(timespec="seconds"),
+            created=(created or datetime.now(UTC)).isoformat(timespec="seconds"),
             wattline=__version__,
             anonymous=anonymous,
             plan=self._names.plan(plan) if self._names else plan,
-            idle_floors={self._names.uuid(u): w for u, w in floors.items()} if self._names else floors,
         )
         self._put(header_line(header))
         self.flush()
@@ -105,6 +103,10 @@ class RecordingWriter:
     def lose(self, uuid: str) -> None:
         """Note that a GPU is gone."""
         self._put(event_line(Lost(self._names.uuid(uuid) if self._names else uuid)))
+
+    def restore_idle(self, uuid: str, watts: float) -> None:
+        """Note that an idle floor is known from before."""
+        self._put(event_line(Restored(self._names.uuid(uuid) if self._names else uuid, watts)))
 
     def judge(self, now: float, sources: Iterable[SourceView] = ()) -> None:
         """Note that a verdict was given: a replay gives one at the same moment."""
@@ -168,6 +170,11 @@ class RecordingObserver(Observer):
         """Note that a GPU is gone."""
         self._writer.lose(uuid)
         super().lose(uuid)
+
+    def restore_idle(self, uuid: str, watts: float) -> None:
+        """Note an idle floor from before, and begin from it."""
+        self._writer.restore_idle(uuid, watts)
+        super().restore_idle(uuid, watts)
 
     def judge(self, now: float, sources: Iterable[SourceView] = ()) -> Snapshot:
         """Note the moment and judge."""

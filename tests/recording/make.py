@@ -21,7 +21,7 @@ WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def path_of(scenario: str) -> Path:
-    return DATA / f"{scenario}.wattline.gz"
+    return DATA / f"{scenario}.jsonl.gz"
 
 
 def make(scenario: str) -> None:
@@ -31,7 +31,7 @@ def make(scenario: str) -> None:
     seconds = line.cycle_seconds if scenario == STORY_NAME else line.lead_seconds + PHASE_SECONDS
     path = path_of(scenario)
     path.unlink(missing_ok=True)
-    with RecordingWriter(path, judged, now=WHEN) as writer:
+    with RecordingWriter(path, judged, created=WHEN) as writer:
         observer = RecordingObserver(judged, writer)
         for _ in watch(observer, scenario, 0.0, seconds):
             pass

@@ -92,7 +92,6 @@ def test_a_recording_of_a_later_version(file: Path) -> None:
         ({"plan": {"engine_interval": 0.0}}, "expected plan.engine_interval from 0.05 to 300 s, found 0"),
         ({"plan": {"window": "long"}}, "Expected `float`, got `str` - at `$.plan.window`"),
         ({"plan": {"deployments": [{"name": "a"}, {"name": "a"}]}}, "expected deployments with different names"),
-        ({"idle_floors": {"GPU-a": -1.0}}, "at `$.idle_floors[...]`"),
         ({"plan": {"thresholds": {"low_tdp_fraction": 7}}}, "at `$.plan.thresholds.low_tdp_fraction`"),
     ],
 )
@@ -112,6 +111,7 @@ def test_a_header_that_asks_for_the_impossible(file: Path, changes: dict[str, An
         (b'{"sample":{"t":1.0}}\n', "missing required field `uuid`"),
         (b'{"sample":{"t":-1,"uuid":"a"}}\n', "expected t from 0 to 1e+12 s, found -1"),
         (b'{"sample":{"t":1,"uuid":"a","power_watts":1e300}}\n', "expected numbers up to 1e+18, found 1e+300"),
+        (b'{"idle_floor":{"uuid":"a","watts":-1}}\n', "at `$.idle_floor.watts`"),
         (b'{"lost":{"uuid":"a"},"judged":{"t":1}}\n', "expected one event"),
         (b'{"judged":{"t":1,"sources":' + b"[" * 5000 + b"\n", "expected one event"),
     ],

@@ -14,7 +14,7 @@ from exporter.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride, Plan
 from exporter.analysis.snapshot import SourceView, State
 from exporter.analysis.thresholds import Thresholds
 from exporter.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample, ReadingError
-from exporter.recording.layout import Judged, Lost
+from exporter.recording.layout import Judged, Lost, Restored
 from exporter.recording.reader import read_recording
 from exporter.recording.replay import replay
 from exporter.recording.writer import RecordingObserver, RecordingWriter
@@ -102,6 +102,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
         gauge_lag_seconds=st.sampled_from((0.0, 30.0)),
     ),
     st.builds(Lost, uuid=UUID),
+    st.builds(Restored, uuid=UUID, watts=st.floats(1.0, 400.0)),
     st.builds(
         Judged,
         t=T,
@@ -127,6 +128,8 @@ def test_any_readings_give_the_same_verdicts_live_and_from_the_recording(
             match event:
                 case Lost(uuid=uuid):
                     observer.lose(uuid)
+                case Restored(uuid=uuid, watts=watts):
+                    observer.restore_idle(uuid, watts)
                 case Judged(sources=sources):
                     live.append(observer.judge(t, sources or ()))
                 case GpuIdentity():
@@ -156,8 +159,9 @@ def test_recording_does_not_change_the_verdicts(tmp_path: Path) -> None:
 
 def test_an_idle_floor_that_was_known_before_counts_in_the_replay_too(tmp_path: Path) -> None:
     path = tmp_path / "file.gz"
-    with RecordingWriter(path, PLAN, idle_floors={UUIDS[0]: 61.0}) as writer:
+    with RecordingWriter(path, PLAN) as writer:
         observer = RecordingObserver(PLAN, writer)
+        observer.restore_idle(UUIDS[0], 61.0)
         observer.observe(GpuIdentity(UUIDS[0], 0))
         observer.observe(GpuCondition(1.0, UUIDS[0], limit_enforced_watts=600.0))
         observer.observe(GpuSample(1.0, UUIDS[0], power_watts=300.0))

@@ -14,7 +14,7 @@ from exporter import __version__
 from exporter.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride, Plan
 from exporter.analysis.snapshot import SourceView
 from exporter.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample
-from exporter.recording.layout import Judged, RecordingError, bare_url
+from exporter.recording.layout import Judged, RecordingError, Restored, bare_url
 from exporter.recording.reader import read_recording
 from exporter.recording.replay import paced, replay
 from exporter.recording.writer import RecordingObserver, RecordingWriter
@@ -56,7 +56,8 @@ PRIVATE = ("secret", "customer", "host-1", "corp", "hunter2", "llama", "srv", "a
 
 def record(path: Path, *, anonymous: bool) -> str:
     """Write all of the above, and answer the text in the file."""
-    with RecordingWriter(path, NAMED, anonymous=anonymous, idle_floors={A: 88.0}) as writer:
+    with RecordingWriter(path, NAMED, anonymous=anonymous) as writer:
+        writer.restore_idle(A, 88.0)
         for reading in READINGS:
             writer.write(reading)
         writer.lose(B)
@@ -103,7 +104,7 @@ def test_one_name_is_one_pseudonym_throughout(tmp_path: Path) -> None:
     assert (second.name, second.engines) == ("deployment-2", (EnginePlan("engine-2"),))
     assert first.gpus == (gpu, 1, "00000000:C1:00.0")
     assert set(recording.header.plan.overrides) == {gpu}
-    assert recording.header.idle_floors == {gpu: 88.0}
+    assert events[0] == Restored(gpu, 88.0)
     assert [e.uuid for e in events if isinstance(e, (GpuIdentity, GpuSample, GpuCondition))] == [
         gpu,
         "GPU-00000000-0000-0000-0000-000000000002",
@@ -139,7 +140,7 @@ def test_the_header_says_what_it_is(tmp_path: Path) -> None:
 
 
 def test_what_was_not_obtained_is_not_written(tmp_path: Path) -> None:
-    line = record(tmp_path / "a.gz", anonymous=False).splitlines()[3]
+    line = record(tmp_path / "a.gz", anonymous=False).splitlines()[4]
     assert line == f'{{"sample":{{"t":1.0,"uuid":"{A}","power_watts":100.0}}}}'
 
 
