@@ -10,7 +10,7 @@ from __future__ import annotations
 from exporter.analysis.snapshot import State
 
 STATE_COLOURS: dict[State, str] = {
-    State.UNKNOWN: "#8E8E8E",
+    State.UNKNOWN: "#6E6E6E",
     State.IDLE: "#56B4E9",
     State.WORKING: "#009E73",
     State.SATURATED: "#0072B2",
