@@ -6,6 +6,7 @@ units, and stand in the names. The structures below are the documentation: the s
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
@@ -250,10 +251,14 @@ def schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Status)}
 
 
+UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, those that turn the direction of a whole line, and halves of characters."""
+
+
 def _clean(text: str) -> str:
-    """The text, valid as Unicode and of bounded length."""
-    valid = text[: LONGEST_TEXT + 1].encode("utf-8", "replace").decode()
-    return valid if len(valid) <= LONGEST_TEXT else valid[: LONGEST_TEXT - 1] + "…"
+    """The text, printable and of bounded length."""
+    printable = UNPRINTABLE.sub("\ufffd", text[: LONGEST_TEXT + 1])
+    return printable if len(printable) <= LONGEST_TEXT else printable[: LONGEST_TEXT - 1] + "…"
 
 
 def _all_clean(texts: Iterable[str]) -> tuple[str, ...]:

@@ -80,7 +80,7 @@ def summary(view: DeploymentView) -> str:
     if view.work == 1:
         held = "1 request is held"
     if view.state is State.STALLED:
-        held += ", and no token comes"
+        held += ", no token comes"
     return sentence(f"{held}, {power}" if power else held)
 
 

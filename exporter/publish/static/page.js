@@ -154,7 +154,7 @@ function lineChart(points, field, top, name) {
   const line = all.map((run) => `M${coordinates(run)}${run.length === 1 ? "h.01" : ""}`).join("");
   const area = all.map((run) => `M${run[0][0].toFixed(1)} 100L${coordinates(run)}L${run.at(-1)[0].toFixed(1)} 100z`);
   return h("svg", { class: `plot ${name}`, viewBox: "0 0 1000 100", preserveAspectRatio: "none", "aria-hidden": "true" },
-    h("path", { class: "grid", d: "M0 0H1000M0 50H1000M0 100H1000" }),
+    h("path", { class: "grid", d: "M0 0H1000M0 50H1000M0 100H1000M333.3 0V100M666.7 0V100" }),
     h("path", { class: "area", d: area.join("") }),
     h("path", { class: "line", d: line }));
 }
@@ -221,12 +221,12 @@ function chart(deployment) {
         lineChart(points, "tdp_fraction", powerTop, "power")),
       h("div", { class: "panel" },
         h("p", { class: "axis" }, h("span", { class: "series tokens" }, "Generated tokens per second"),
-          h("span", {}, significant(tokensTop))),
+          h("span", {}, points.some((p) => p.tokens_per_second > 0) ? significant(tokensTop) : "")),
         lineChart(points, "tokens_per_second", tokensTop, "tokens")),
       ribbon(points),
       cursor),
     h("p", { class: "axis times", "aria-hidden": "true" },
-      ["15 min ago", "10", "5", "now"].map((t) => h("span", {}, t))),
+      ["15 min ago", "10 min", "5 min", "now"].map((t) => h("span", {}, t))),
     h("p", { class: "readout" }, words));
 }
 
@@ -250,7 +250,8 @@ function figures(deployment, engines) {
   return [
     ["Power", d.tdp_fraction, percent,
       known(d.power_watts) && known(d.power_limit_watts) ? `${watts(d.power_watts)} of ${watts(d.power_limit_watts)}` : ""],
-    ["Above idle", d.active_power_fraction, percent, "of what work could draw"],
+    ["Above idle", d.active_power_fraction, percent,
+      of(d.active_power_fraction, () => "of the power between idle and limit")],
     ["Tokens/s", d.tokens_per_second.generation, significant,
       of(d.tokens_per_second.prompt, (v) => `and ${significant(v)} of prompts`)],
     ["Tokens/s per watt", d.tokens_per_watt.generation, significant,
@@ -264,17 +265,17 @@ function suspicions(deployment) {
   return h("section", { class: "why" },
     h("h3", {}, deployment.suspicions.length > 1 ? "Suspected causes" : "Suspected cause"),
     deployment.suspicions.length
-      ? h("ul", {}, deployment.suspicions.map((s) => h("li", {}, h("strong", {}, s.title), " ",
-          h("span", { class: "evidence" }, s.evidence), " ",
+      ? h("ul", {}, deployment.suspicions.map((s) => h("li", {}, h("strong", {}, s.title, ":"), " ",
+          h("span", { class: "evidence" }, s.evidence), ". ",
           s.runbook ? external(s.runbook, `Runbook`, h("span", { class: "hidden" }, ` for ${s.title}`)) : "")))
       : h("p", { class: "quiet" }, "None."),
     deployment.unseen.length
       ? [h("h3", {}, "Cannot be seen here"),
-         h("ul", { class: "quiet" }, deployment.unseen.map((words) => h("li", {}, words)))]
+         h("ul", { class: "quiet list" }, deployment.unseen.map((words) => h("li", {}, words)))]
       : null,
     deployment.unresolved_gpus.length
       ? [h("h3", {}, "Configured GPUs that are not visible"),
-         h("ul", {}, deployment.unresolved_gpus.map((gpu) => h("li", {}, gpu)))]
+         h("ul", { class: "list" }, deployment.unresolved_gpus.map((gpu) => h("li", {}, gpu)))]
       : null);
 }
 
@@ -316,7 +317,7 @@ function deploymentCard(deployment, index, status) {
         deployment.reason === deployment.summary
           ? null
           : h("p", { class: "reason" }, h("span", { class: "quiet" }, "Why: "), deployment.reason, "."),
-        deployment.runbook ? h("p", {}, external(deployment.runbook, `What to do when it is ${deployment.title.toLowerCase()}`)) : null)),
+        deployment.runbook ? h("p", {}, external(deployment.runbook, "What to do about it")) : null)),
     h("dl", { class: "figures" }, figures(deployment, engines).map(([name, value, format, note]) =>
       h("div", {}, h("dt", {}, name), h("dd", {}, h("span", { class: "value" }, shown(value, format)),
         note ? h("span", { class: "note" }, note) : null)))),
@@ -377,8 +378,11 @@ function linkWords(gpu) {
   return knownMost && most !== now ? `${now} of ${most}` : now;
 }
 
-const pcieShare = (gpu, value) =>
-  bytesPerSecond(value) + (gpu.pcie_link_bytes_per_second ? ` (${wholePercent(value / gpu.pcie_link_bytes_per_second)})` : "");
+/** The rate, and its share of the link where that says something. */
+function pcieShare(gpu, value) {
+  const share = gpu.pcie_link_bytes_per_second ? value / gpu.pcie_link_bytes_per_second : 0;
+  return bytesPerSecond(value) + (share >= 0.005 ? ` (${wholePercent(share)})` : "");
+}
 
 function memoryWords(gpu) {
   if (!known(gpu.memory_used_bytes) || !known(gpu.memory_total_bytes)) return null;
@@ -397,9 +401,9 @@ function gpuTable(gpus, owner) {
       ["GPU", (g) => h("span", { title: [g.name, g.uuid, g.pci_bus_id].filter(Boolean).join("\n") }, `GPU ${g.index}`,
         names.length > 1 ? h("span", { class: "note" }, g.name) : ""), "head"],
       ["Power", (g) => powerBar(g, top), "wide"],
-      ["Now", (g) => given(g.power_watts, watts), "n"],
+      ["Now", (g) => given(g.power_watts, watts), "n first"],
       ["Limit", limitWords, "n"],
-      ["Of limit", (g) => given(g.tdp_fraction, percent), "n"],
+      ["Of limit", (g) => given(g.tdp_fraction, percent), "n first"],
       ["Above idle", (g) => given(g.active_power_fraction, percent), "n"],
       ["Idle floor", (g) => given(g.idle_floor, (f) => `${watts(f.watts)} ${f.source}`), "n"],
       ["Utilised", (g) => given(g.utilization_ratio, wholePercent) && wholePercent(g.utilization_ratio) + (g.utilization_stuck ? " (stuck)" : ""), "n"],
@@ -410,7 +414,7 @@ function gpuTable(gpus, owner) {
       ["PCIe in", (g) => given(g.pcie_receive_bytes_per_second, (v) => pcieShare(g, v)), "n"],
       ["Link", linkWords, "n"],
       ["Memory", memoryWords, "n"],
-      ["Heat", (g) => given(g.temperature_celsius, (v) => `${number(v)}${GAP}°C`), "n"],
+      ["Temp", (g) => given(g.temperature_celsius, (v) => `${number(v)}${GAP}°C`), "n"],
       ["Held back by", (g) => given(g.event_reasons, (r) => (r.length ? r.map(reasonWords).join(", ") : "nothing"))],
       ["XID errors", (g) => (g.xid_errors ? number(g.xid_errors) : null), "n"],
     ]),
@@ -420,8 +424,8 @@ function gpuTable(gpus, owner) {
 function engineTable(engines, owner) {
   return table(`Engines of ${owner}`, engines, [
     ["Engine", (e) => e.name, "head"],
-    ["Scraped", (e) => (e.up ? h("span", { class: "good" }, "✓ up") : h("span", { class: "bad" }, `✕ ${e.error ?? "down"}`))],
-    ["Kind", (e) => given(e.kind, (kind) => [kind, e.version].filter(Boolean).join(" "))],
+    ["Scraped", (e) => (e.up ? h("span", { class: "good" }, "✓ up") : h("span", { class: "bad" }, `✕ ${e.error ?? "down"}`)), "first"],
+    ["Kind", (e) => given(e.kind, (kind) => [kind, e.version].filter(Boolean).join(" ")), "long"],
     ["Model", (e) => e.model, "long"],
     ["Run", (e) => given(e.running_requests, number), "n"],
     ["Wait", (e) => given(e.queued_requests, number), "n"],
@@ -436,20 +440,30 @@ function engineTable(engines, owner) {
 
 const counted = (counts) => Object.entries(counts).map(([what, count]) => `${what.replaceAll("_", " ")} ${number(count)}`).join(", ");
 
+function sourceItem(source, name) {
+  const s = source;
+  return h("li", { title: s.name },
+    h("span", { class: s.up ? "good" : "bad" }, s.up ? "✓ up" : "✕ down"),
+    h("span", {}, h("strong", {}, name), " ", h("span", { class: "quiet" },
+      known(s.age_seconds) ? `read ${s.age_seconds < 1 ? "just now" : `${duration(s.age_seconds)} ago`}` : "never read")),
+    s.detail ? h("span", {}, s.detail) : null,
+    Object.keys(s.errors).length ? h("span", { class: "quiet" }, `failed calls: ${counted(s.errors)}`) : null,
+    Object.keys(s.rejected).length ? h("span", { class: "quiet" }, `implausible readings dropped: ${counted(s.rejected)}`) : null);
+}
+
+/** Those in trouble stand open; the whole list can be opened. */
 function sources(status) {
-  const gpus = new Map(status.gpus.map((g) => [g.uuid, `GPU ${g.index}`]));
-  const down = status.sources.filter((s) => !s.up).length;
+  const names = new Map(status.gpus.map((g) => [g.uuid, `GPU ${g.index}`]));
+  const items = (list) => h("ul", {}, list.map((s) => sourceItem(s, names.get(s.name) ?? s.name)));
+  const down = status.sources.filter((s) => !s.up);
+  const count = status.sources.length;
   return h("section", { class: "sources" },
     h("h2", {}, "Sources"),
-    h("p", { class: down ? "bad" : "quiet" }, !status.sources.length ? "None is read yet."
-      : down ? `${down} of ${status.sources.length} cannot be read.` : `All ${status.sources.length} are read.`),
-    h("ul", {}, status.sources.map((s) => h("li", { title: s.name },
-      h("span", { class: s.up ? "good" : "bad" }, s.up ? "✓ up" : "✕ down"),
-      h("strong", {}, gpus.get(s.name) ?? s.name),
-      h("span", { class: "quiet" }, known(s.age_seconds) ? `read ${s.age_seconds < 1 ? "just now" : `${duration(s.age_seconds)} ago`}` : "never read"),
-      s.detail ? h("span", {}, s.detail) : null,
-      Object.keys(s.errors).length ? h("span", { class: "quiet" }, `failed calls: ${counted(s.errors)}`) : null,
-      Object.keys(s.rejected).length ? h("span", { class: "quiet" }, `implausible readings dropped: ${counted(s.rejected)}`) : null))));
+    down.length ? h("p", { class: "bad" }, `${down.length} of ${count} cannot be read.`) : null,
+    down.length ? items(down) : null,
+    count
+      ? h("details", {}, h("summary", {}, down.length ? `All ${count} sources` : `All ${count} are read`), items(status.sources))
+      : h("p", { class: "quiet" }, "None is read yet."));
 }
 
 /** The configuration as YAML. Text that YAML could read as something else is quoted. */
