@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 MAX_LINE_BYTES = 16 * 1024
 """A longer line is skipped: the lines that are wanted have short labels."""
-MAX_WANTED_LINES = 20_000
-"""More than this is no engine: 64 ranks times every wanted name is a tenth of it."""
+MAX_WANTED_BYTES = 2 * 1024 * 1024
+"""More than this in wanted lines is no engine (64 ranks make 0.3 MiB), and would take seconds to parse."""
 
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _SAMPLE = re.compile(rb"\s*[a-zA-Z_:][\w:]*\s*(?:\{.*\})?\s+[-+]?(?:\d|\.\d|nan|inf)", re.IGNORECASE)
@@ -73,7 +73,7 @@ def read(body: bytes | str, names: frozenset[str], prefixes: tuple[str, ...]) ->
         prefixes: beginnings of sample names in plain spelling, each ending in ``_``.
 
     Raises:
-        TooManySamplesError: more than :data:`MAX_WANTED_LINES` lines carry wanted names.
+        TooManySamplesError: lines with wanted names are more than :data:`MAX_WANTED_BYTES`.
     """
     data = body.encode("utf-8", "replace") if isinstance(body, str) else body
     wanted = {name.encode(): name for name in names}
@@ -83,6 +83,7 @@ def read(body: bytes | str, names: frozenset[str], prefixes: tuple[str, ...]) ->
     seen: set[str] = set()
     occurring: set[str] = set()
     bad: list[str] = []
+    size = 0
     for start in (*spelled, *alone):
         for line in _lines_beginning(data, start):
             if start in spelled:
@@ -92,12 +93,13 @@ def read(body: bytes | str, names: frozenset[str], prefixes: tuple[str, ...]) ->
             if name is None:
                 continue
             seen.add(name)
+            size += len(line)
+            if size > MAX_WANTED_BYTES:
+                raise TooManySamplesError
             if len(line) > MAX_LINE_BYTES:
                 bad.append(name)
             else:
                 lines.append(line.decode("utf-8", "replace"))
-            if len(lines) + len(bad) > MAX_WANTED_LINES:
-                raise TooManySamplesError
     by_spelling: dict[str, dict[frozenset[tuple[str, str]], Series]] = defaultdict(dict)
     for spelling, series in _parse(lines, bad):
         by_spelling[spelling][frozenset(series.labels.items())] = series

@@ -177,9 +177,11 @@ def test_thirty_megabytes_of_junk_are_no_metrics(piece: bytes) -> None:
 
 
 def test_a_wanted_name_without_end_is_too_large_to_be_believed() -> None:
-    body = "".join(f'sglang:num_running_reqs{{dp_rank="{i}"}} 1\n' for i in range(exposition.MAX_WANTED_LINES + 1))
-    result = reading(body)
+    line = 'sglang:num_running_reqs{dp_rank="%d"} 1\n'
+    enough = exposition.MAX_WANTED_BYTES // len(line)
+    result = reading("".join(line % i for i in range(enough)))
     assert (result.up, result.error, result.running) == (False, "too_large", None)
+    assert reading("".join(line % i for i in range(1000))).running == 1000
 
 
 def test_of_a_long_text_only_the_wanted_lines_reach_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
