@@ -1,0 +1,475 @@
+"""The fleet: is any deployment wasting watts?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from grafana_foundation_sdk.builders import bargauge, dashboard, table, timeseries
+
+from dashboards import panels as p
+from dashboards.colours import FAULT, FINE, LIMIT, POWER, STATE_COLOURS, TOKENS
+from dashboards.common import (
+    ALERTS,
+    BY_DEPLOYMENT,
+    FLEET,
+    OF_EXPORTER,
+    SAME,
+    UNASSIGNED,
+    WASTE,
+    Layout,
+    active_fraction,
+    firing,
+    new,
+    of_limit,
+    power_shares,
+    state_code,
+    to_deployment,
+    to_gpu,
+    tokens_per_second,
+    tokens_per_watt,
+    variables,
+    wasted_watt_hours,
+)
+from dashboards.scales import ACTIVE_STEPS, OF_LIMIT_STEPS
+from dashboards.thresholds import SIGN_OF_LIFE, alerted_by, judged_by
+from exporter.analysis.snapshot import State
+from exporter.publish.words import STATE_TITLES
+
+if TYPE_CHECKING:
+    from grafana_foundation_sdk.cog.builder import Builder
+    from grafana_foundation_sdk.models import dashboard as d
+
+T = judged_by()
+TODAY = "now/d"
+
+
+def _strip(layout: Layout) -> None:
+    state = f'wattline_deployment_state{{{BY_DEPLOYMENT}, state=~"{WASTE}"}}'
+    layout.place(
+        p.number(
+            "Deployments wasting watts now",
+            "Deployments that hold work while their GPUs draw idle power (idle while busy) or make no token (stalled). "
+            "0 means that none does; “No data” means that nobody is looking. A deployment whose state is unknown is "
+            "not counted.",
+            "none",
+            p.now(f"sum(max by (deployment) ({state}))", "deployments"),
+        )
+        .thresholds(p.steps((None, FINE), (1, FAULT)))
+        .color_scheme(p.by_thresholds()),
+        4,
+        4,
+    )
+    layout.place(
+        p.number(
+            "Power spent there now",
+            "Power of the deployments counted on the left: what is being paid for without work being done. It is the "
+            "whole draw, not only what a healthy server would save.",
+            "watt",
+            p.now(
+                f"sum(wattline_power_watts{{{BY_DEPLOYMENT}}} * on ({SAME}) max by ({SAME}) ({state}))",
+                "watts",
+            ),
+        )
+        .thresholds(p.steps((None, FINE), (1, FAULT)))
+        .color_scheme(p.by_thresholds()),
+        4,
+        4,
+    )
+    layout.place(
+        p.number(
+            "Energy wasted today",
+            "Energy spent idle while busy or stalled since midnight; for a fixed time range, within that range. Red "
+            "from the amount that the alert EnergyWasted reports. Idle power without work is not counted here.",
+            "watth",
+            p.now(wasted_watt_hours(BY_DEPLOYMENT, ""), "energy"),
+        )
+        .decimals(2)
+        .time_from(TODAY)
+        .thresholds(
+            p.steps((None, FINE), (1, STATE_COLOURS[State.LOW_POWER]), (1000 * alerted_by("energy_wasted"), FAULT))
+        )
+        .color_scheme(p.by_thresholds()),
+        4,
+        4,
+    )
+    layout.place(
+        p.number(
+            "Power now, of the limit",
+            "Power of all deployments as a share of their enforced limits, which are read from the boards and never "
+            "assumed. Low is no fault by itself: see whether work is held.",
+            "percentunit",
+            p.now(of_limit(BY_DEPLOYMENT, ""), "of the limit"),
+        )
+        .decimals(0)
+        .color_scheme(p.always(POWER)),
+        4,
+        4,
+    )
+    layout.place(
+        p.number(
+            "Generated tokens per second",
+            "Sum over all deployments, from counters over the exporter's window. It says nothing about power: a "
+            "throughput can look like a triumph on GPUs that idle.",
+            p.TOKENS_PER_SECOND,
+            p.now(tokens_per_second(BY_DEPLOYMENT, "generation", ""), "tokens"),
+        )
+        .decimals(1)
+        .color_scheme(p.always(TOKENS)),
+        4,
+        4,
+    )
+    layout.place(
+        p.number(
+            "Alerts firing",
+            f"Alerts of Wattline that fire now. 0 is shown only while the alert {SIGN_OF_LIFE} says that the rules are "
+            "evaluated; “No data” means that they are not.",
+            "none",
+            p.now(
+                f"count(ALERTS{{{ALERTS}}}) or (0 * count(wattline_source_up{{{OF_EXPORTER}}}) "
+                f'and on () ALERTS{{alertname="{SIGN_OF_LIFE}"}})',
+                "alerts",
+            ),
+        )
+        .thresholds(p.steps((None, FINE), (1, FAULT)))
+        .color_scheme(p.by_thresholds()),
+        4,
+        4,
+    )
+
+
+def _deployments() -> table.Panel:
+    narrow = {"custom__align": "right"}
+    return p.rows(
+        "Which deployment wastes watts?",
+        "One row a deployment, summed over its hosts, worst first; click a name for its story. “Of limit” is the "
+        "power as a share of the enforced limits, “Active” the share of the power above the idle floor: both mean "
+        "trouble only while work is held. “Wasted today” is energy spent idle while busy or stalled since midnight "
+        "(for a fixed time range: within it). An empty cell was not measured; it is not 0.",
+        [
+            (
+                "Deployment",
+                "deployment",
+                {
+                    "links": p.link("Open the deployment", to_deployment("__data.fields.Deployment")),
+                    "custom__minWidth": 140,
+                },
+            ),
+            (
+                "State now",
+                p.column(state_code(BY_DEPLOYMENT)),
+                p.COLOURED_CELL | {"mappings": p.words_property(p.STATES), "custom__width": 130},
+            ),
+            (
+                "Requests",
+                p.column(f"sum by (deployment) (wattline_deployment_work_requests{{{BY_DEPLOYMENT}}})"),
+                narrow | {"unit": "short", "decimals": 0, "custom__width": 90},
+            ),
+            (
+                "Of limit",
+                p.column(of_limit(BY_DEPLOYMENT)),
+                p.BAR_CELL
+                | {
+                    "custom__width": 130,
+                    "thresholds": p.steps_property(*OF_LIMIT_STEPS),
+                    "color": {"mode": "thresholds"},
+                },
+            ),
+            (
+                "Active",
+                p.column(active_fraction(BY_DEPLOYMENT)),
+                p.BAR_CELL
+                | {
+                    "custom__width": 130,
+                    "thresholds": p.steps_property(*ACTIVE_STEPS),
+                    "color": {"mode": "thresholds"},
+                },
+            ),
+            (
+                "Tokens/s",
+                p.column(tokens_per_second(BY_DEPLOYMENT, "generation")),
+                narrow | {"unit": "short", "decimals": 1, "custom__width": 90},
+            ),
+            (
+                "Tok/s/W",
+                p.column(tokens_per_watt(BY_DEPLOYMENT)),
+                narrow | {"unit": "none", "decimals": 2, "custom__width": 95},
+            ),
+            (
+                "Wasted today",
+                p.column(wasted_watt_hours(BY_DEPLOYMENT)),
+                narrow
+                | {
+                    "unit": "watth",
+                    "decimals": 1,
+                    "custom__width": 110,
+                    "custom__cellOptions": {"type": "color-text"},
+                    "color": {"mode": "thresholds"},
+                    "thresholds": p.steps_property(
+                        (None, "text"),
+                        (1, STATE_COLOURS[State.IDLE_WHILE_BUSY]),
+                    ),
+                },
+            ),
+            (
+                "Alerts",
+                p.column(firing("by (deployment) ", BY_DEPLOYMENT, ALERTS + ', deployment=~"$deployment"')),
+                narrow
+                | {
+                    "decimals": 0,
+                    "custom__width": 75,
+                    "custom__cellOptions": {"type": "color-text"},
+                    "color": {"mode": "thresholds"},
+                    "thresholds": p.steps_property((None, "text"), (1, FAULT)),
+                },
+            ),
+            (
+                "GPUs",
+                p.column(f"sum by (deployment) (wattline_deployment_gpus{{{BY_DEPLOYMENT}}})"),
+                narrow | {"decimals": 0, "custom__width": 70},
+            ),
+        ],
+        sort=("State now", True),
+    ).time_from(TODAY)
+
+
+def _power_by_state() -> timeseries.Panel:
+    queries = [
+        p.over_time(
+            f"sum(wattline_power_watts{{{BY_DEPLOYMENT}}} * on ({SAME}) "
+            f'(wattline_deployment_state{{{BY_DEPLOYMENT}, state="{state}"}} == 1))',
+            STATE_TITLES[state],
+        )
+        for state in State
+    ]
+    queries.append(p.over_time(f"sum(wattline_gpu_power_watts{{{UNASSIGNED}}})", "no deployment"))
+    queries.append(
+        p.over_time(
+            f'sum(wattline_gpu_power_limit_watts{{{BY_DEPLOYMENT}, limit="enforced"}})', "sum of enforced limits"
+        )
+    )
+    panel = p.stacked(
+        p.graph(
+            "How much power goes into which state, against the limits?",
+            "Power of all deployments, stacked by the state that each is in at that moment; GPUs without a "
+            "deployment on top. The dashed line is what the boards may draw together. The gap up to it is headroom, "
+            "not waste: waste is what is drawn in the colours of “idle while busy” and “stalled”.",
+            "watt",
+            *queries,
+        )
+    ).override_by_name("sum of enforced limits", p.properties(**p.dashed(LIMIT)))
+    panel.override_by_name("no deployment", p.properties(color=p.fixed("#C9C9C9")))
+    for state in State:
+        panel.override_by_name(STATE_TITLES[state], p.properties(color=p.fixed(STATE_COLOURS[state])))
+    return panel
+
+
+def _top_wasters() -> bargauge.Panel:
+    wasted = wasted_watt_hours(BY_DEPLOYMENT)
+    return (
+        p.bars(
+            "Who wasted most in this time range?",
+            "Up to ten deployments by the energy that they spent idle while busy or stalled within the time range. “No "
+            "data” means that none wasted any, or that there is no data: the states above tell which.",
+            "watth",
+            p.now(f"topk(10, {wasted} > 0)", "{{deployment}}"),
+        )
+        .decimals(1)
+        .color_scheme(p.always(STATE_COLOURS[State.IDLE_WHILE_BUSY]))
+        .data_links([_data_link("Open the deployment", to_deployment("__field.labels.deployment"))])
+    )
+
+
+def _energy_by_state() -> bargauge.Panel:
+    queries = [
+        p.now(
+            f'sum(increase(wattline_deployment_state_energy_joules_total{{{BY_DEPLOYMENT}, state="{state}"}}'
+            "[$__range])) / 3600",
+            STATE_TITLES[state],
+        )
+        for state in State
+    ]
+    panel = p.bars(
+        "Where did the energy go?",
+        "Energy spent in each state within the time range, over all deployments. Idle is the price of being ready; "
+        "idle while busy and stalled bought nothing.",
+        "watth",
+        *queries,
+    ).decimals(1)
+    for state in State:
+        panel.override_by_name(STATE_TITLES[state], p.properties(color=p.fixed(STATE_COLOURS[state])))
+    return panel
+
+
+def _data_link(title: str, url: str) -> dashboard.DashboardLink:
+    return dashboard.DashboardLink(title).url(url).target_blank(False)
+
+
+def _idle_gpus() -> bargauge.Panel:
+    held = f"wattline_deployment_work_requests{{{BY_DEPLOYMENT}}} >= {T.busy_requests:g}"
+    return (
+        p.bars(
+            "Which GPUs do least while their deployment holds work?",
+            "Up to ten GPUs by active power fraction, the lowest first, of deployments that hold "
+            f"{T.busy_requests:g} requests or more. Below {T.idle_active_fraction:.0%} a GPU draws idle power. One "
+            "low GPU beside busy ones is a rank that waits; all low is a deployment that wastes. “No data” when "
+            "nobody holds work.",
+            "percentunit",
+            p.now(
+                f"bottomk(10, wattline_gpu_active_power_fraction{{{BY_DEPLOYMENT}}} and on ({SAME}) ({held}))",
+                "{{deployment}} · {{instance}} · GPU {{gpu}}",
+            ),
+        )
+        .max(1)
+        .decimals(0)
+        .thresholds(p.steps((None, STATE_COLOURS[State.IDLE_WHILE_BUSY]), (T.idle_active_fraction, FINE)))
+        .color_scheme(p.by_thresholds())
+        .data_links([_data_link("Open the GPU", to_gpu("__field.labels.uuid"))])
+    )
+
+
+def _trust() -> list[tuple[Builder[d.Panel], int, int]]:
+    down = p.rows(
+        "Is everything being read?",
+        "One row for each thing that an exporter reads: the driver, each GPU, each engine. “no” means that nothing "
+        "usable came at the last try, and that its series are absent. The age is that of the last good reading.",
+        [
+            ("Node", "instance", {"custom__minWidth": 120}),
+            ("Source", "source", {"custom__minWidth": 150}),
+            (
+                "Read",
+                p.column(f"max by (instance, source) (wattline_source_up{{{OF_EXPORTER}}})"),
+                p.COLOURED_CELL
+                | {
+                    "custom__width": 70,
+                    "mappings": p.words_property({"0": ("no", FAULT), "1": ("yes", FINE)}),
+                },
+            ),
+            (
+                "Age",
+                p.column(f"max by (instance, source) (wattline_source_age_seconds{{{OF_EXPORTER}}})"),
+                {"unit": "s", "decimals": 1, "custom__width": 80},
+            ),
+            (
+                "Errors",
+                p.column(
+                    f"sum by (instance, source) (increase(wattline_source_errors_total{{{OF_EXPORTER}}}[$__range]))"
+                ),
+                {"decimals": 0, "custom__width": 80},
+            ),
+        ],
+        sort=("Read", False),
+    )
+    cost = p.graph(
+        "What does reading cost?",
+        "Time that one reading takes, 99th percentile, by source. It is spent beside the work, on threads of the "
+        "exporter; a driver that grows slow shows here first.",
+        "s",
+        p.over_time(
+            "histogram_quantile(0.99, sum by (le, instance, source) "
+            f"(rate(wattline_source_read_seconds_bucket{{{OF_EXPORTER}}}[$__rate_interval])))",
+            "{{instance}} · {{source}}",
+        ),
+    )
+    errors = p.graph(
+        "Which readings fail?",
+        "Failed readings per second by source and kind. One failing call costs one series of one GPU; an engine that "
+        "does not answer costs that engine.",
+        "cps",
+        p.over_time(
+            f"sum by (instance, source, kind) (rate(wattline_source_errors_total{{{OF_EXPORTER}}}[$__rate_interval]))",
+            "{{instance}} · {{source}} · {{kind}}",
+        ),
+    )
+    rejected = p.graph(
+        "Which readings were too strange to believe?",
+        "Readings per second that were obtained and thrown away because no board or engine can mean them, such as a "
+        "power of 16 MW or tokens that run backwards.",
+        "cps",
+        p.over_time(
+            "sum by (instance, source, reading) "
+            f"(rate(wattline_source_rejected_readings_total{{{OF_EXPORTER}}}[$__rate_interval]))",
+            "{{instance}} · {{source}} · {{reading}}",
+        ),
+    )
+    lost = p.graph(
+        "Are GPUs missing?",
+        "GPUs that were there and no longer answer, and GPUs that the configuration names but that are not visible. "
+        "Nothing is derived from a deployment that is not complete.",
+        "none",
+        p.over_time(f"count by (instance) (wattline_gpu_up{{{BY_DEPLOYMENT}}} == 0)", "{{instance}}: lost"),
+        p.over_time(
+            f"sum by (instance, deployment) (wattline_deployment_gpus_unresolved{{{BY_DEPLOYMENT}}})",
+            "{{instance}}: not visible for {{deployment}}",
+        ),
+    ).decimals(0)
+    versions = p.rows(
+        "Which exporters run, and with which configuration?",
+        "One row for each exporter. “Configuration” is whether the last reload of the file worked; if it did not, the "
+        "exporter goes on with the one before.",
+        [
+            ("Node", "instance", {"custom__minWidth": 120}),
+            ("Version", "version", {"custom__width": 90}),
+            ("", p.column(f"max by (instance, version) (wattline_build_info{{{OF_EXPORTER}}})"), {}),
+            (
+                "Configuration",
+                p.column(f"max by (instance) (wattline_config_last_reload_successful{{{OF_EXPORTER}}})"),
+                p.COLOURED_CELL
+                | {
+                    "custom__width": 120,
+                    "mappings": p.words_property({"0": ("refused", FAULT), "1": ("loaded", FINE)}),
+                },
+            ),
+            (
+                "Loaded",
+                p.column(
+                    f"1000 * max by (instance) (wattline_config_last_reload_success_timestamp_seconds{{{OF_EXPORTER}}})"
+                ),
+                {"unit": "dateTimeAsIso", "custom__width": 165},
+            ),
+        ],
+    )
+    return [(down, 12, 9), (versions, 12, 9), (cost, 12, 8), (errors, 12, 8), (lost, 12, 8), (rejected, 12, 8)]
+
+
+def build() -> dashboard.Dashboard:
+    """Build the dashboard of the fleet."""
+    board = new(
+        FLEET,
+        "Wattline / Fleet",
+        "Is any deployment wasting watts? State, power, tokens and waste of every deployment.",
+        variables(),
+        "now-6h",
+        BY_DEPLOYMENT,
+    )
+    layout = Layout(board)
+    _strip(layout)
+    layout.place(_deployments(), 24, 9)
+    layout.place(
+        p.timeline(
+            "When was each deployment in which state?",
+            "One row a deployment; the colour is its state, over several hosts the one that matters most. A gap "
+            "means that there is no data for that time: nobody knows, and it does not mean idle. States shorter "
+            "than the step of the graph may be missed; the counters in the other panels miss nothing.",
+            p.over_time(state_code(BY_DEPLOYMENT), "{{deployment}}"),
+        ).mappings(p.words(p.STATES)),
+        24,
+        7,
+    )
+    layout.place(_power_by_state(), 12, 9)
+    layout.place(_top_wasters(), 6, 9)
+    layout.place(_energy_by_state(), 6, 9)
+    layout.heading("Which GPUs?")
+    layout.place(
+        p.power_histogram(
+            "At which fraction of their limits do the GPUs spend their time?",
+            "Each column shares out the time of all GPUs over the fractions of their limits: bright is where they "
+            "are most of the time. Two bright bands mean bursts between idle and full, one band means steady load. "
+            "It comes from the driver's own buffered samples, so that nothing between two scrapes is lost.",
+            p.over_time(power_shares(BY_DEPLOYMENT), "{{le}}"),
+        ),
+        12,
+        9,
+    )
+    layout.place(_idle_gpus(), 12, 9)
+    layout.folded("Can these numbers be trusted?", _trust())
+    return board

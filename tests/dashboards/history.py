@@ -1,0 +1,104 @@
+"""The past of a small fleet as a Prometheus would hold it: the simulated rig, judged and published, without waiting.
+
+Five hosts with the rig each. The first lives through the whole story; the others hold one scenario, two of them as one
+deployment over two hosts, and one GPU of the second host serves no deployment.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from prometheus_client import generate_latest
+
+from exporter.analysis.observer import Observer
+from exporter.analysis.plan import DeploymentPlan, EnginePlan
+from exporter.analysis.snapshot import SourceView, State
+from exporter.publish.collector import Registry
+from tests.recording.simulated import ENGINE, URL, plan, watch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from exporter.analysis.snapshot import Snapshot
+
+SCRAPE_SECONDS = 15
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host of the fleet and what goes on there."""
+
+    name: str
+    deployment: str
+    scenario: str
+    gpus: tuple[int | str, ...] | None = None
+
+
+FLEET = (
+    Host("node-a:10087", "glm5", "story"),
+    Host("node-b:10087", "llama-70b", "tuned", gpus=tuple(range(7))),
+    Host("node-c:10087", "qwen-235b", "batch_limited"),
+    Host("node-d:10087", "qwen-235b", "partial_idle"),
+    Host("node-e:10087", "mistral", "gpu_lost"),
+)
+ALARMS = {State.IDLE_WHILE_BUSY: "GpuIdleWhileBusy", State.STALLED: "InferenceStalled"}
+
+
+def openmetrics(start: float, seconds: float, hosts: tuple[Host, ...] = FLEET) -> Iterator[str]:
+    """Yield the samples of every host, one line each, as OpenMetrics with times of their own.
+
+    Args:
+        start: of the past, Unix seconds.
+        seconds: its length.
+        hosts: what to simulate.
+    """
+    for number, host in enumerate(hosts):
+        registry = Registry()
+        registry.reload_ok.set(1)
+        registry.reload_time.set(start)
+        for snapshot in _watched(host, seconds):
+            registry.collector.snapshot = snapshot
+            for source in snapshot.sources:
+                registry.observe_read(source.name, 0.003)
+            if snapshot.t % SCRAPE_SECONDS == 0:
+                at = f"{start + snapshot.t:.3f}"
+                text = generate_latest(registry.registry).decode()
+                for line in text.splitlines():
+                    if line.startswith("wattline_"):
+                        yield _labelled(line, host, number) + f" {at}\n"
+                yield f'up{{instance="{host.name}",job="wattline"}} 1 {at}\n'
+                yield from (f"{alarm} 1 {at}\n" for alarm in _alarms(snapshot))
+                if host is hosts[0]:
+                    yield f'ALERTS{{alertname="Watchdog",alertstate="firing",severity="none"}} 1 {at}\n'
+    yield "# EOF\n"
+
+
+def _watched(host: Host, seconds: float) -> Iterator[Snapshot]:
+    engine = EnginePlan(ENGINE, URL)
+    watched = replace(plan(), deployments=(DeploymentPlan(host.deployment, (engine,), host.gpus),))
+    for snapshot in watch(Observer(watched), host.scenario, 0.0, seconds, power_samples=True):
+        sources = [SourceView("simulated", up=True, age_seconds=0.4)]
+        sources += [
+            SourceView(gpu.identity.uuid, up=gpu.up, age_seconds=0.4, errors={"timeout": 1}, rejected={"power": 1})
+            for gpu in snapshot.gpus
+        ]
+        sources += [
+            SourceView(f"engine:{each.name}", up=bool(each.reading and each.reading.up), age_seconds=2.0)
+            for each in snapshot.engines
+        ]
+        yield replace(snapshot, sources=tuple(sources))
+
+
+def _labelled(line: str, host: Host, number: int) -> str:
+    """Add what a scrape adds, and keep the boards of different hosts apart."""
+    name, brace, rest = re.match(r"(\w+)(\{?)(.*)", line).groups()  # type: ignore[union-attr]
+    labels = f'{name}{{instance="{host.name}",job="wattline"' + ("," if brace else "}")
+    return labels + re.sub(r'"GPU-.', f'"GPU-{number}', rest)
+
+
+def _alarms(snapshot: Snapshot) -> Iterator[str]:
+    for deployment in snapshot.deployments:
+        if name := ALARMS.get(deployment.state):
+            yield f'ALERTS{{alertname="{name}",alertstate="firing",deployment="{deployment.name}",severity="critical"}}'

@@ -1,0 +1,238 @@
+"""The rules of grafana/dashboard-linter and a few of our own, over every panel and query."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from tests.dashboards.boards import (
+    BOARDS,
+    BUILT_IN,
+    NAMES,
+    ROOT,
+    Target,
+    every_target,
+    filled,
+    panels,
+    used_variables,
+    variables,
+)
+from tests.dashboards.promql import functions, parse, selectors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+every_board = pytest.mark.parametrize("name", NAMES)
+EXCEPTIONS = yaml.safe_load((ROOT / "dashboards" / ".lint").read_text())["exclusions"]
+RATES = {"rate", "irate", "increase"}
+
+
+def parsable(target: Target) -> str:
+    return filled(target.expr, **dict.fromkeys(variables(target.board), ".*"))
+
+
+@pytest.fixture(params=every_target(), ids=lambda target: target.where)
+def target(request: pytest.FixtureRequest) -> Target:
+    picked: Target = request.param
+    return picked
+
+
+@every_board
+def test_it_is_not_changed_in_place(name: str) -> None:
+    assert BOARDS[name]["editable"] is False
+
+
+@every_board
+def test_the_data_source_is_a_variable(name: str) -> None:
+    source = BOARDS[name]["templating"]["list"][0]
+    assert (source["name"], source["label"], source["type"], source["query"]) == (
+        "datasource",
+        "Data source",
+        "datasource",
+        "prometheus",
+    )
+
+
+@every_board
+def test_the_variables_are_data_source_deployment_node_and_where_it_helps_gpu(name: str) -> None:
+    expected = ["datasource", "deployment", "node"] + ["gpu"] * (name != "fleet")
+    assert list(variables(name)) == expected
+
+
+@every_board
+def test_variables_follow_the_time_range_and_say_all_where_there_is_all(name: str) -> None:
+    for variable in variables(name).values():
+        if variable["type"] != "query":
+            continue
+        assert variable["refresh"] == 2, "on time range change"
+        assert variable["datasource"]["uid"] == "${datasource}"
+        if variable.get("includeAll"):
+            assert variable["multi"]
+            assert variable["allValue"] in {".+", ".*"}
+
+
+@every_board
+def test_panels_are_numbered_once_each(name: str) -> None:
+    ids = [inner["id"] for panel in BOARDS[name]["panels"] for inner in (panel, *panel.get("panels", ()))]
+    assert len(ids) == len(set(ids))
+    assert None not in ids
+
+
+@every_board
+def test_every_panel_asks_something_and_says_how_to_read_the_answer(name: str) -> None:
+    for panel in panels(name):
+        title, description = panel["title"], panel["description"]
+        assert title[0].isupper(), title
+        assert len(title) <= 64, f"{title}: too long for its header"
+        assert len(description) > 60, title
+        assert description.endswith("."), title
+        assert panel["targets"], title
+    titles = [panel["title"] for panel in panels(name)]
+    assert len(titles) == len(set(titles))
+
+
+@every_board
+def test_every_panel_has_a_unit(name: str) -> None:
+    for panel in panels(name):
+        defaults = panel["fieldConfig"]["defaults"]
+        assert defaults.get("unit") or defaults.get("mappings"), panel["title"]
+
+
+@every_board
+def test_every_panel_and_query_asks_the_data_source_of_the_variable(name: str) -> None:
+    for panel in panels(name):
+        for each in (panel, *panel["targets"]):
+            assert each["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+
+
+@every_board
+def test_every_panel_tells_newer_grafana_that_its_options_are_current(name: str) -> None:
+    assert {panel["pluginVersion"] for panel in panels(name)} == {"11.1.0"}
+
+
+@every_board
+def test_annotations_show_alerts_and_changes_of_state(name: str) -> None:
+    found = {each["name"]: each for each in BOARDS[name]["annotations"]["list"]}
+    assert sorted(found) == ["Alerts", "State changes"]
+    for each in found.values():
+        assert each["enable"] is True
+        assert each["datasource"]["uid"] == "${datasource}"
+        parse(filled(each["expr"], **dict.fromkeys(variables(name), ".*")))
+
+
+def test_every_query_parses_and_knows_its_variables(target: Target) -> None:
+    assert used_variables(target.expr) <= set(variables(target.board)) | set(BUILT_IN)
+    parse(parsable(target))
+
+
+def test_every_selector_is_filtered_by_a_variable(target: Target) -> None:
+    marked = filled(target.expr, **{name: f"VARIABLE_{name}" for name in variables(target.board)})
+    for selector, _ in selectors(marked):
+        if selector.name == "ALERTS" and 'alertname="Watchdog"' in str(selector):
+            continue  # The sign of life belongs to no deployment.
+        if selector.name == "ALERTS" and target.panel["title"] == "Alerts firing" and target.board == "fleet":
+            continue  # All of Wattline's alerts; some, such as a lost exporter, belong to no deployment.
+        assert "VARIABLE_" in str(selector), str(selector)
+
+
+def test_counters_are_only_read_as_rates(target: Target) -> None:
+    for selector, inside in selectors(parsable(target)):
+        if re.search(r"_(total|bucket|count|sum)$", selector.name or ""):
+            assert RATES & set(functions(inside)), str(selector)
+        else:
+            assert not RATES & set(functions(inside)), f"{selector} is no counter"
+
+
+def test_rates_over_time_use_the_interval_that_grafana_works_out(target: Target) -> None:
+    for window in re.findall(r"\[([^\]]+)\]", target.expr):
+        assert window == ("$__range" if target.target.get("instant") else "$__rate_interval")
+
+
+def test_a_query_is_either_for_now_or_over_time(target: Target) -> None:
+    assert bool(target.target.get("instant")) != bool(target.target.get("range"))
+
+
+def test_a_table_or_a_bar_asks_only_for_now(target: Target) -> None:
+    if target.panel["type"] in {"table", "bargauge"}:
+        assert target.target["instant"]
+    if target.panel["type"] == "table":
+        assert target.target["format"] == "table"
+
+
+UNITS = {
+    "_ratio": {"percentunit"},
+    "_fraction": {"percentunit"},
+    "_watts": {"watt", "percentunit", "suffix:tok/J"},
+    "_bytes": {"bytes", "percentunit"},
+    "_hertz": {"hertz"},
+    "_celsius": {"celsius"},
+    "_bytes_per_second": {"Bps", "percentunit"},
+    "_joules_total": {"watth", "watt"},
+    "tokens_per_second": {"count:tok/s", "suffix:tok/J", "short"},
+}
+
+
+def test_the_unit_of_a_graph_is_that_of_what_it_shows(target: Target) -> None:
+    if target.panel["type"] not in {"timeseries", "stat", "bargauge"}:
+        return
+    legend = target.target.get("legendFormat")
+    units = {target.panel["fieldConfig"]["defaults"]["unit"]} | {
+        prop["value"]
+        for override in target.panel["fieldConfig"]["overrides"]
+        for prop in override["properties"]
+        if override["matcher"]["options"] == legend and prop["id"] == "unit"
+    }
+    for selector, _ in selectors(parsable(target)):
+        for suffix, allowed in UNITS.items():
+            if (selector.name or "").endswith(suffix) and not (suffix == "_watts" and "state" in str(selector)):
+                assert units & allowed, f"{selector.name} in {units}"
+
+
+def test_no_gauge_is_summed_over_time(target: Target) -> None:
+    calcs = target.panel["options"].get("reduceOptions", {}).get("calcs", ["lastNotNull"])
+    assert calcs == ["lastNotNull"]
+
+
+def _field_properties(name: str) -> Iterator[tuple[str, Any]]:
+    for panel in panels(name):
+        for override in panel["fieldConfig"]["overrides"]:
+            for prop in override["properties"]:
+                yield prop["id"], prop["value"]
+        for link in panel["fieldConfig"]["defaults"].get("links") or ():
+            yield "links", [link]
+
+
+@every_board
+def test_links_lead_to_dashboards_that_are_there_with_variables_that_they_have(name: str) -> None:
+    uids = {BOARDS[other]["uid"]: other for other in NAMES}
+    leading = [link["url"] for prop, value in _field_properties(name) if prop == "links" for link in value]
+    assert leading, "somewhere to go"
+    for url in leading:
+        uid, query = re.fullmatch(r"/d/([\w-]+)/\w+\?(.*)", url).groups()  # type: ignore[union-attr]
+        known = set(variables(uids[uid]))
+        assert set(re.findall(r"var-(\w+)=", query)) <= known
+        assert set(re.findall(r"\$\{(\w+):queryparam\}", query)) <= known
+        assert "${__url_time_range}" in query
+
+
+@every_board
+def test_all_dashboards_are_linked_at_the_top_and_keep_time_and_variables(name: str) -> None:
+    (link,) = BOARDS[name]["links"]
+    assert link["type"] == "dashboards"
+    assert link["keepTime"]
+    assert link["includeVars"]
+    assert link["tags"] == ["wattline"]
+    assert BOARDS[name]["tags"] == ["wattline"]
+
+
+def test_every_exception_to_the_linter_has_a_reason() -> None:
+    assert set(EXCEPTIONS) == {
+        "template-job-rule",
+        "template-instance-rule",
+        "target-job-rule",
+        "target-instance-rule",
+    }
+    assert all(len(exception["reason"]) > 10 for exception in EXCEPTIONS.values())
