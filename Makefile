@@ -50,7 +50,7 @@ servers: ## Fetch the real servers that the tests start
 	@if [ -x tools/servers.sh ]; then tools/servers.sh; fi
 
 .PHONY: test-lowest
-test-lowest: $(BIN)/uv ## Run the tests with the oldest dependencies allowed
+test-lowest: $(BIN)/uv system servers ## Run the tests with the oldest dependencies allowed
 	$(BIN)/uv venv --quiet --clear build/lowest
 	$(BIN)/uv pip install --quiet --python build/lowest --resolution lowest-direct --editable . \
 		--group test --group dashboards
