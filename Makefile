@@ -44,6 +44,7 @@ fmt: $(VENV)/.development ## Format the code and mend what can be mended
 .PHONY: system
 system: ## Install the programs that the tests start
 	@tools/system-packages.sh cc:gcc
+	@tools/system-packages.sh chromium:chromium || echo 'The tests in a browser will be skipped.'
 
 .PHONY: servers
 servers: ## Fetch the real servers that the tests start
@@ -53,7 +54,7 @@ servers: ## Fetch the real servers that the tests start
 test-lowest: $(BIN)/uv system servers ## Run the tests with the oldest dependencies allowed
 	$(BIN)/uv venv --quiet --clear build/lowest
 	$(BIN)/uv pip install --quiet --python build/lowest --resolution lowest-direct --editable . \
-		--group test --group dashboards
+		--group test --group browser --group dashboards --group deploy
 	build/lowest/bin/pytest -n $(TEST_WORKERS) $(ARGS)
 
 .PHONY: dashboards
