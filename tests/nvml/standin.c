@@ -172,7 +172,7 @@ static void open_counts(void)
 /* Count a call and return how many there were before it since the control file was read. */
 static unsigned count(int gpu, const char *call)
 {
-    char key[56];
+    char key[56] = {0};
     if (gpu >= 0) snprintf(key, sizeof key, "%d %s", gpu, call);
     else snprintf(key, sizeof key, "- %s", call);
     unsigned hash = 5381;
