@@ -251,7 +251,9 @@ def schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Status)}
 
 
-UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 """Control characters, those that turn the direction of a whole line, and halves of characters."""
 
 
@@ -292,7 +294,7 @@ def _deployment(view: DeploymentView, snapshot: Snapshot, history: History) -> D
             for s in view.suspicions
         ),
         unseen=_all_clean(view.unseen),
-        gpus=view.gpus,
+        gpus=_all_clean(view.gpus),
         unresolved_gpus=_all_clean(view.unresolved_gpus),
         engines=_all_clean(view.engines),
         tdp_fraction=finite(view.tdp_fraction),
@@ -353,7 +355,7 @@ def _gpu(view: GpuView) -> Gpu:
         energy_source=view.energy_source,
         utilization_stuck=view.utilization_stuck,
         pcie_link_bytes_per_second=finite(view.pcie_link_bytes_per_second),
-        event_reasons=tuple(sorted(sample.event_reasons)) if sample and sample.event_reasons is not None else None,
+        event_reasons=_all_clean(sorted(sample.event_reasons)) if sample and sample.event_reasons is not None else None,
         xid_errors=condition.xid_errors if condition else None,
         **_fields(sample, "power_watts", "utilization_ratio"),
         **_fields(
@@ -409,6 +411,6 @@ def _source(view: SourceView) -> Source:
         up=view.up,
         age_seconds=finite(view.age_seconds),
         detail=_told(view.detail),
-        errors=dict(view.errors),
-        rejected=dict(view.rejected),
+        errors={_clean(kind): count for kind, count in view.errors.items()},
+        rejected={_clean(reading): count for reading, count in view.rejected.items()},
     )

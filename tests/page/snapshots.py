@@ -208,7 +208,7 @@ def snapshot(state: State, t: float = 1000.0, *, since: float = 0.0, name: str =
     )
 
 
-def several(first: Snapshot, second: State) -> Snapshot:
-    """A second deployment without GPUs beside the first snapshot's."""
-    other = replace(deployment(second, first.t, name="qwen"), gpus=())
+def several(first: Snapshot, state: State, name: str = "") -> Snapshot:
+    """One more deployment, without GPUs of its own, beside those of the first snapshot."""
+    other = replace(deployment(state, first.t, name=name or f"other-{state}"), gpus=())
     return replace(first, deployments=(*first.deployments, other))

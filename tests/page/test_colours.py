@@ -27,13 +27,13 @@ def test_contrast_is_that_of_the_standard() -> None:
     assert text_on("#0072B2") == "#FFFFFF"
 
 
-# Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency" (2009),
-# severity 1.0, on linear RGB.
 DEFICIENCIES = {
     "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
     "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881)),
     "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.3039)),
 }
+"""How linear RGB looks with a deficiency of full severity: Machado, Oliveira and Fernandes, "A Physiologically-based Model
+for Simulation of Color Vision Deficiency" (2009)."""
 
 
 def seen(colour: str, deficiency: str) -> tuple[float, ...]:
