@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 HERE = Path(__file__).parent
 RUNBOOKS = "https://github.com/wattline/wattline/blob/main/docs/runbooks"
@@ -31,9 +31,9 @@ WIDTH = 120
 _PLACEHOLDER = re.compile(r"%\{(\w+)\}")
 _RULE = re.compile(r"\s*- (?:alert|record): (\w+)")
 _DURATION = re.compile(r"\d+(?:ms|s|m|h|d)")
-_HEADER = """\
-# Written by `python -m alerts.build` from alerts/source/{source}: change that file or alerts/thresholds.yml, not this one.
-"""
+_HEADER = (
+    "# Written by `python -m alerts.build`: change alerts/source/{source} or alerts/thresholds.yml, not this file."
+)
 
 
 class ThresholdError(Exception):
@@ -80,65 +80,76 @@ def render(thresholds: Mapping[str, Threshold]) -> dict[str, str]:
     Raises:
         ThresholdError: a source names a threshold that does not exist, or one is used nowhere.
     """
+    shared = {name: _source(f"{name}.in") for name in ("load", "evidence")}
     used: set[str] = set()
-
-    def rendered(source: str, **texts: str) -> str:
-        lines = (HERE / "source" / source).read_text(encoding="utf-8").splitlines()
-        return _HEADER.format(source=source) + "".join(f"{x}\n" for x in _render(lines, source, thresholds, texts, used))
-
-    shared = {name: (HERE / "source" / f"{name}.in").read_text(encoding="utf-8") for name in ("load", "evidence")}
-    files = {name: rendered(f"{name}.in", **shared) for name in ("recording.rules.yml", "wattline.rules.yml")}
+    files = {
+        name: _render(name, thresholds, shared, {}, used) for name in ("recording.rules.yml", "wattline.rules.yml")
+    }
     for path, receivers, templates in (
         ("alertmanager.yml", "log", "templates/*.tmpl"),
         ("examples/slack.yml", "slack", "../templates/*.tmpl"),
         ("examples/pagerduty.yml", "pagerduty", "../templates/*.tmpl"),
         ("examples/email.yml", "email", "../templates/*.tmpl"),
     ):
-        who = (HERE / "source" / "receivers" / f"{receivers}.in").read_text(encoding="utf-8")
-        files[path] = rendered("alertmanager.yml.in", templates=templates) + "\n" + who
+        routes = _render("alertmanager.yml", thresholds, {}, {"templates": templates}, used)
+        files[path] = "\n".join((routes, _source(f"receivers/{receivers}.in")))
     if unused := set(thresholds) - used:
         raise ThresholdError(f"thresholds.yml: {', '.join(sorted(unused))}: not used by any source")
     return files
 
 
+def _source(name: str) -> str:
+    return (HERE / "source" / name).read_text(encoding="utf-8")
+
+
 def _render(
-    lines: list[str],
-    source: str,
+    name: str,
     thresholds: Mapping[str, Threshold],
-    texts: Mapping[str, str],
+    shared: Mapping[str, str],
+    values: Mapping[str, str],
     used: set[str],
-) -> Iterator[str]:
-    """Lines with values for placeholders; each rule, and each line outside of rules, is preceded by its thresholds."""
-    for block in _blocks(lines):
+) -> str:
+    """A source with values for its placeholders, and their explanation above each rule and each other line."""
+    lines = [_HEADER.format(source=f"{name}.in")]
+    for block in _blocks(_with_shared_texts(_source(f"{name}.in").splitlines(), shared)):
         rule = _RULE.match(block[0])
-        known = {**texts, "runbook": f"{RUNBOOKS}/{rule[1]}.md"} if rule else texts
-        whole = "\n".join(block)
-        # Shared texts come first: they may name thresholds, too.
-        body = re.sub(
-            r"(?m)^( *)%\{(\w+)\}$",
-            lambda m: textwrap.indent(known[m[2]].rstrip(), m[1]) if m[2] in known else m[0],
-            whole,
-        )
-        names = dict.fromkeys(n for n in _PLACEHOLDER.findall(body) if n not in known)
-        if missing := [n for n in names if n not in thresholds]:
-            raise ThresholdError(f"source/{source}: %{{{missing[0]}}} is no threshold")
+        given = {**values, "runbook": f"{RUNBOOKS}/{rule[1]}.md"} if rule else values
+        names = dict.fromkeys(n for line in block for n in _PLACEHOLDER.findall(line) if n not in given)
+        if missing := names.keys() - thresholds.keys():
+            raise ThresholdError(f"source/{name}.in: no threshold is called {', '.join(sorted(missing))}")
         used.update(names)
-        indent = " " * (len(block[0]) - len(block[0].lstrip()))
-        for name in names:
-            t = thresholds[name]
-            yield from textwrap.wrap(
-                f"{name} = {t.value}: {t.why}",
-                WIDTH,
-                initial_indent=f"{indent}# ",
-                subsequent_indent=f"{indent}#   ",
-                break_on_hyphens=False,
-            )
-        yield from _PLACEHOLDER.sub(
-            lambda m, known=known: known[m[1]] if m[1] in known else thresholds[m[1]].value, body
-        ).splitlines()
+        indent = block[0][: len(block[0]) - len(block[0].lstrip())]
+        lines += [line for n in names for line in _explanation(thresholds[n], indent)]
+        filled = {**given, **{n: thresholds[n].value for n in names}}
+        lines += [_filled(line, filled) for line in block]
+    return "\n".join((*lines, ""))
 
 
-def _blocks(lines: list[str]) -> Iterator[list[str]]:
+def _filled(line: str, values: Mapping[str, str]) -> str:
+    return _PLACEHOLDER.sub(lambda match: values[match[1]], line)
+
+
+def _with_shared_texts(lines: list[str], shared: Mapping[str, str]) -> Iterator[str]:
+    """Lines, with a text for each that consists of nothing but the text's placeholder."""
+    for line in lines:
+        match = _PLACEHOLDER.fullmatch(line.strip())
+        if match and match[1] in shared:
+            yield from textwrap.indent(shared[match[1]], line[: line.index("%")]).splitlines()
+        else:
+            yield line
+
+
+def _explanation(threshold: Threshold, indent: str) -> list[str]:
+    return textwrap.wrap(
+        f"{threshold.name} = {threshold.value}: {threshold.why}",
+        WIDTH,
+        initial_indent=f"{indent}# ",
+        subsequent_indent=f"{indent}#   ",
+        break_on_hyphens=False,
+    )
+
+
+def _blocks(lines: Iterable[str]) -> Iterator[list[str]]:
     """A rule with all its lines, or one line that belongs to none."""
     block: list[str] = []
     depth = 0
@@ -158,6 +169,10 @@ def _blocks(lines: list[str]) -> Iterator[list[str]]:
         yield block
 
 
+def _is(path: Path, text: str) -> bool:
+    return path.exists() and path.read_text(encoding="utf-8") == text
+
+
 def main() -> int:
     """Write the files, or check them."""
     parser = argparse.ArgumentParser(description="Write the rule files and the Alertmanager configurations.")
@@ -168,11 +183,11 @@ def main() -> int:
     except (ThresholdError, OSError, yaml.YAMLError) as err:
         print(f"alerts/build.py: {err}", file=sys.stderr)
         return 2
-    stale = [n for n, text in files.items() if not (HERE / n).exists() or (HERE / n).read_text(encoding="utf-8") != text]
+    stale = [name for name, text in files.items() if not _is(HERE / name, text)]
     for name in stale:
         if not check:
-            (HERE / name).write_text(text := files[name], encoding="utf-8")
-        print(f"alerts/{name}: {'not up to date' if check else f'{len(text.splitlines())} lines written'}")
+            (HERE / name).write_text(files[name], encoding="utf-8")
+        print(f"alerts/{name}: {'not up to date' if check else 'written'}")
     return int(check and bool(stale))
 
 
