@@ -32,8 +32,8 @@ DEFICIENCIES = {
     "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881)),
     "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.3039)),
 }
-"""How linear RGB looks with a deficiency of full severity: Machado, Oliveira and Fernandes, "A Physiologically-based Model
-for Simulation of Color Vision Deficiency" (2009)."""
+"""How linear RGB looks with a deficiency of full severity: Machado, Oliveira and Fernandes, "A Physiologically-based
+Model for Simulation of Color Vision Deficiency" (2009)."""
 
 
 def seen(colour: str, deficiency: str) -> tuple[float, ...]:
