@@ -65,6 +65,10 @@ dashboards: $(VENV)/.development ## Write the dashboards anew
 alerts: $(VENV)/.development ## Write the rules and the Alertmanager configurations anew
 	$(BIN)/python -m alerts.build
 
+.PHONY: reference
+reference: $(VENV)/.runtime ## Write the metric reference anew
+	$(BIN)/python -m tools.metrics_reference
+
 .PHONY: schema
 schema: $(VENV)/.runtime ## Write the JSON schema of the configuration anew
 	$(BIN)/python -c 'import json; from exporter.config import schema; print(json.dumps(schema(), indent=2))' \
