@@ -42,7 +42,9 @@ A state's time and energy are counters, so an alert is a share of a window, whic
 upsets:
 
 ```promql
-sum by (instance, deployment) (rate(wattline_deployment_state_seconds_total{state=~"idle_while_busy|stalled"}[5m])) > 0.8
+sum by (instance, deployment) (
+  rate(wattline_deployment_state_seconds_total{state=~"idle_while_busy|stalled"}[5m])
+) > 0.8
 ```
 """
 EXPORTER = """\
