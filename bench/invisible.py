@@ -1,7 +1,7 @@
 """Does the exporter disturb the load that it watches? Alternating pairs with and without it, in one run.
 
-Usage: ``python bench/invisible.py [--pairs 10] [--seconds 6] [--json FILE]`` — needs one NVIDIA GPU and PyTorch with CUDA.
-A decode-like step (batch 8 through 32 layers of 8192 x 8192, one CUDA graph) is replayed and timed on the GPU's own
+Usage: ``python bench/invisible.py [--pairs 10] [--seconds 6] [--json FILE]`` — needs one NVIDIA GPU and PyTorch
+with CUDA. A decode-like step (batch 8 through 32 layers of 8192 x 8192, one CUDA graph) is replayed and timed on the GPU's own
 clock, step by step. Prints the relative difference of the throughput and of the 99th percentile of the step time, with
 95 % confidence intervals over the pairs (Student's t). Changes no setting of the card.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -51,7 +52,7 @@ def decode_graph() -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         forward()
-    graph.layers = layers  # type: ignore[attr-defined] # kept alive
+    graph.layers = layers  # kept alive
     return graph
 
 
@@ -66,7 +67,7 @@ def measure(graph: torch.cuda.CUDAGraph, seconds: float) -> tuple[float, float]:
             graph.replay()
             mark.record()
         torch.cuda.synchronize()
-        times += [a.elapsed_time(b) for a, b in zip(marks, marks[1:], strict=False)]
+        times += [a.elapsed_time(b) for a, b in itertools.pairwise(marks)]
     rate = len(times) / (time.monotonic() - start)
     return rate, statistics.quantiles(times, n=100)[98]
 
