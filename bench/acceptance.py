@@ -1,8 +1,8 @@
 """Real acceptance on a GPU host: known loads, a simulated busy engine beside them, the exporter over real NVML.
 
 Usage: ``python bench/acceptance.py [--json FILE] [--only KIND,...]`` — needs an NVIDIA GPU and PyTorch with CUDA.
-Starts ``wattline serve`` on loopback for each load, waits until a verdict's window lies within the load, and prints expected
-against judged. Exits 1 when a row does not hold. Changes no setting of the card.
+Starts ``wattline serve`` on loopback for each load, waits until a verdict's window lies within the load, and prints
+expected against judged. Exits 1 when a row does not hold. Changes no setting of the card.
 """
 
 from __future__ import annotations
