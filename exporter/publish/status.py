@@ -62,7 +62,7 @@ class PhaseNow(Protocol):
 class Phase(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the simulated rig of a demo goes through now."""
 
-    name: str
+    name: Annotated[str, says("As --scenario takes it.")]
     title: Annotated[str, says("What goes on, in words.")]
     seconds_left: Annotated[float | None, says("Until the next phase; left out when this one is held.")] = None
 
@@ -81,7 +81,7 @@ class Point(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     seconds_ago: Annotated[float, says("Before the latest verdict, on the clock of the readings.")]
     state: State
-    tdp_fraction: float | None = None
+    tdp_fraction: Annotated[float | None, says("Power as a share of the limits.")] = None
     tokens_per_second: Annotated[float | None, says("Generated tokens per second.")] = None
 
 
@@ -104,7 +104,7 @@ class Deployment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     active_power_fraction: Annotated[
         float | None, says("Share of the power between idle floors and limits that is drawn.")
     ] = None
-    power_watts: float | None = None
+    power_watts: Annotated[float | None, says("Sum over its GPUs.")] = None
     power_limit_watts: Annotated[float | None, says("Sum of its GPUs' limits.")] = None
     work_requests: Annotated[float | None, says("Requests held now, by the best signal.")] = None
     tokens_per_second: Annotated[dict[str, float], says("By kind: prompt, generation.")]
@@ -139,7 +139,7 @@ class Gpu(Struct, frozen=True, kw_only=True, omit_defaults=True):
     power_watts: Annotated[float | None, says("Now, by the driver's own average.")] = None
     power_mean_watts: Annotated[float | None, says("Over the window of the verdict.")] = None
     limit_watts: Annotated[float | None, says("What the board may draw now: the denominator of the fractions.")] = None
-    limit_default_watts: float | None = None
+    limit_default_watts: Annotated[float | None, says("As the board was made.")] = None
     idle_floor: IdleFloor | None = None
     tdp_fraction: Annotated[float | None, says("Mean power as a share of the limit, never clamped.")] = None
     active_power_fraction: Annotated[float | None, says("Share of the power between idle floor and limit.")] = None
@@ -148,11 +148,11 @@ class Gpu(Struct, frozen=True, kw_only=True, omit_defaults=True):
     utilization_stuck: Annotated[
         bool | None, says("Utilisation shows 100 % although power is idle and no process holds the GPU.")
     ] = None
-    sm_active_ratio: float | None = None
-    tensor_active_ratio: float | None = None
-    dram_active_ratio: float | None = None
+    sm_active_ratio: Annotated[float | None, says("Share of SM cycles with work (Hopper and newer).")] = None
+    tensor_active_ratio: Annotated[float | None, says("Share of cycles with tensor work.")] = None
+    dram_active_ratio: Annotated[float | None, says("Share of the DRAM bandwidth in use.")] = None
     pcie_transmit_bytes_per_second: Annotated[float | None, says("From the GPU to the host.")] = None
-    pcie_receive_bytes_per_second: float | None = None
+    pcie_receive_bytes_per_second: Annotated[float | None, says("From the host to the GPU.")] = None
     pcie_link_bytes_per_second: Annotated[float | None, says("What the current link could carry one way.")] = None
     pcie_link_generation: int | None = None
     pcie_link_generation_max: int | None = None
@@ -177,10 +177,10 @@ class Engine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: Annotated[str | None, says("sglang, vllm, ...")] = None
     model: str | None = None
     version: str | None = None
-    running_requests: float | None = None
-    queued_requests: float | None = None
+    running_requests: Annotated[float | None, says("Run now.")] = None
+    queued_requests: Annotated[float | None, says("Wait now.")] = None
     work_requests: Annotated[float | None, says("Requests it holds now, by the best signal.")] = None
-    kv_cache_usage_ratio: float | None = None
+    kv_cache_usage_ratio: Annotated[float | None, says("Share of the KV cache in use.")] = None
     scheduler_idle_ratio: Annotated[float | None, says("By the engine's own account, over the window.")] = None
     prompt_tokens_total: Annotated[float | None, says("Across restarts of the engine.")] = None
     generation_tokens_total: Annotated[float | None, says("Across restarts of the engine.")] = None
@@ -201,17 +201,17 @@ class Status(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything that Wattline knows and believes now. What was not obtained is left out."""
 
     version: Annotated[str, says("Of Wattline.")]
-    time: Annotated[datetime, says("When this was answered, by the exporter's wall clock.")]
+    time: Annotated[datetime, Meta(tz=True), says("When this was answered, by the exporter's wall clock.")]
     ready: Annotated[bool, says("As /-/ready: some GPU can be read.")]
-    why_not_ready: str | None = None
+    why_not_ready: Annotated[str | None, says("As /-/ready answers it.")] = None
     judged_seconds_ago: Annotated[
         float | None, says("How old the latest verdict is, in real seconds; left out before the first one.")
     ] = None
     phase: Annotated[Phase | None, says("Only in a demo.")] = None
-    deployments: tuple[Deployment, ...]
-    gpus: tuple[Gpu, ...]
-    engines: tuple[Engine, ...]
-    sources: tuple[Source, ...]
+    deployments: Annotated[tuple[Deployment, ...], says("In the order of the configuration.")]
+    gpus: Annotated[tuple[Gpu, ...], says("All of this host, by index.")]
+    engines: Annotated[tuple[Engine, ...], says("All that are configured.")]
+    sources: Annotated[tuple[Source, ...], says("How well reading goes.")]
     configuration: Annotated[dict[str, Any], says("What is in force, without secrets.")]
 
 
@@ -248,7 +248,22 @@ def encode(status: Status) -> bytes:
 
 def schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of what :func:`encode` gives."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Status)}
+    described = _without_null(msgspec.json.schema(Status))
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Wattline's status", **described}
+
+
+def _without_null(node: Any) -> Any:  # noqa: ANN401 - any part of a schema
+    """The same schema, in which nothing is ever null: what is not there is left out."""
+    if isinstance(node, list):
+        return [_without_null(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    kept = {key: _without_null(value) for key, value in node.items() if (key, value) != ("default", None)}
+    kinds = [kind for kind in kept.get("anyOf", []) if kind != {"type": "null"}]
+    if len(kinds) == 1:
+        del kept["anyOf"]
+        kept.update(kinds[0])
+    return kept
 
 
 UNPRINTABLE = re.compile(

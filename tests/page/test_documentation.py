@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from exporter.analysis.snapshot import State
+from exporter.publish.status import schema
+from exporter.publish.words import CAUSE_RUNBOOKS, ENGINE_DOWN, GPU_LOST, STATE_RUNBOOKS, STATE_TITLES
+from tools import api_reference
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_the_reference_of_the_status_is_current() -> None:
+    """If not: ``python -m tools.api_reference``."""
+    assert api_reference.TARGET.read_text() == api_reference.reference()
+
+
+def test_the_reference_names_every_field() -> None:
+    text = api_reference.reference()
+    for part in schema()["$defs"].values():
+        for name in part.get("properties", {}):
+            assert f"| `{name}` |" in text
+
+
+def test_nothing_in_the_schema_may_be_null() -> None:
+    assert not re.search(r"'null'|None", str(schema()))
+
+
+def test_the_page_is_documented_with_every_state() -> None:
+    rows = re.findall(r"^\| ([A-Z][a-z ]+) \|", (DOCS / "page.md").read_text(), re.MULTILINE)
+    assert rows == [STATE_TITLES[state] for state in State]
+
+
+def test_every_runbook_that_is_linked_is_there() -> None:
+    names = {*STATE_RUNBOOKS.values(), *CAUSE_RUNBOOKS.values(), ENGINE_DOWN, GPU_LOST}
+    missing = {name for name in names if not (DOCS / "runbooks" / f"{name}.md").is_file()}
+    assert not missing
