@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from exporter.analysis.observer import Observer
     from exporter.analysis.snapshot import Snapshot
-    from exporter.readings import Reading
+    from exporter.readings import GpuIdentity, Reading
 
 ENGINE = "127.0.0.1:30000"
 URL = f"http://{ENGINE}/metrics"
@@ -29,7 +29,7 @@ def plan(window: float = 60.0) -> Plan:
     return Plan(deployments=(DeploymentPlan(DEPLOYMENT, (EnginePlan(ENGINE, URL),)),), window=window, grace=0.0)
 
 
-def identities(scenario: str, at: float = 0.0) -> Iterator[Reading]:
+def identities(scenario: str, at: float = 0.0) -> Iterator[GpuIdentity]:
     """The GPUs that answer at a moment."""
     line = timeline(scenario)
     lost = line.at(at).phase.lost_gpus

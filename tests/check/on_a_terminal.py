@@ -1,0 +1,43 @@
+"""A check of a simulated rig whose clock does not wait: ``python -m tests.check.on_a_terminal PHASE [--watch]``."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import sys
+from typing import TYPE_CHECKING
+
+from exporter.analysis.observer import Observer
+from exporter.check.command import judged, run
+from tests.recording.simulated import plan, watch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from exporter.analysis.snapshot import Snapshot
+
+
+class Rig:
+    """Verdicts of a simulated phase, over and over."""
+
+    def __init__(self, phase: str) -> None:
+        self.plan = plan(30.0)
+        self._verdicts: Iterator[Snapshot] = itertools.cycle(watch(Observer(self.plan), phase, 60.0, 100.0))
+
+    def judge(self) -> Snapshot:
+        return next(self._verdicts)
+
+    def beat(self) -> float:
+        return 0.0
+
+
+def main(phase: str, *flags: str) -> int:
+    rig = Rig(phase)
+    seconds = None if "--watch" in flags else 30.0
+    return asyncio.run(
+        run(judged(rig, seconds), rig.plan, seconds=seconds, live="--watch" in flags, as_json="--json" in flags)
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
