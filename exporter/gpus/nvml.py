@@ -29,11 +29,6 @@ from exporter.readings import GpuActivity, GpuCondition, GpuIdentity, GpuProcess
 
 log = logging.getLogger("wattline.gpus")
 
-MILLI = 1e-3
-MEGA = 1e6
-PERCENT = 1e-2
-KILOBYTE = 1e3
-MEBIBYTE = 2.0**20
 
 ERROR_KINDS: dict[int, str] = {
     value: name.removeprefix("NVML_ERROR_").lower()
@@ -62,17 +57,46 @@ XID_EVENTS = 0x8
 XID_BATCH = 64
 """Events taken from the driver in one visit at most: a storm must not hold up the readings."""
 
+
+# Units. Divisions, since 35 * 0.01 is not 0.35.
+
+
+def from_milli(value: float) -> float:
+    """From mW, mJ."""
+    return value / 1000
+
+
+def from_kilo(value: float) -> float:
+    """From kB, which are 1000 bytes: at 59 GB/s this agrees with the MiB of GPM."""
+    return value * 1000.0
+
+
+def from_mega(value: float) -> float:
+    """From MHz."""
+    return value * 1e6
+
+
+def from_mebi(value: float) -> float:
+    """From MiB."""
+    return value * 2.0**20
+
+
+def from_percent(value: float) -> float:
+    """From per cent."""
+    return value / 100
+
+
 GPM_MIN_SPAN = 0.15
 """Seconds between the two samples behind a GPM metric; NVML wants more than 0.1."""
 GPM_MAX_SPAN = 90.0
 """An older sample is from before a pause, and no end of an average."""
-GPM_METRICS: dict[int, tuple[str, str, float]] = {
-    # nvmlGpmMetricId_t: reading, field, factor to base units
-    2: ("sm_active", "sm_active_ratio", PERCENT),
-    5: ("tensor_active", "tensor_active_ratio", PERCENT),
-    10: ("dram_active", "dram_active_ratio", PERCENT),
-    20: ("pcie_transmit", "pcie_transmit_bytes_per_second", MEBIBYTE),
-    21: ("pcie_receive", "pcie_receive_bytes_per_second", MEBIBYTE),
+GPM_METRICS: dict[int, tuple[str, str, Callable[[float], float]]] = {
+    # nvmlGpmMetricId_t: reading, field, unit
+    2: ("sm_active", "sm_active_ratio", from_percent),
+    5: ("tensor_active", "tensor_active_ratio", from_percent),
+    10: ("dram_active", "dram_active_ratio", from_percent),
+    20: ("pcie_transmit", "pcie_transmit_bytes_per_second", from_mebi),
+    21: ("pcie_receive", "pcie_receive_bytes_per_second", from_mebi),
 }
 
 
@@ -160,8 +184,8 @@ class _Question:
         return all((self.reading, number) in gpu.refused for number in range(len(self.attempts)))
 
 
-def _simple(function: str, name: str, factor: float, *arguments: Any) -> Attempt:
-    return lambda gpu: {name: _call(function, gpu.handle, *arguments) * factor}
+def _simple(function: str, name: str, unit: Callable[[float], float], *arguments: Any) -> Attempt:
+    return lambda gpu: {name: unit(_call(function, gpu.handle, *arguments))}
 
 
 def _power_instant(gpu: _Gpu) -> dict[str, Any]:
@@ -170,7 +194,7 @@ def _power_instant(gpu: _Gpu) -> dict[str, Any]:
         kind = _kind(answer.nvmlReturn)
         # A driver calls a field that is newer than itself an invalid argument.
         raise _CallFailed("not_supported" if kind == "invalid_argument" else kind)
-    return {"power_instant_watts": _value(answer.valueType, answer.value) * MILLI}
+    return {"power_instant_watts": _value(answer.valueType, answer.value) / 1000}
 
 
 def _power_samples(gpu: _Gpu) -> dict[str, Any]:
@@ -187,12 +211,12 @@ def _power_samples(gpu: _Gpu) -> dict[str, Any]:
         return {}
     values = [(s.timeStamp, _value(value_type, s.sampleValue)) for s in samples if s.timeStamp > since]
     gpu.power_samples_until = max((stamp for stamp, _ in values), default=since)
-    return {"power_samples_watts": tuple(value * MILLI for _, value in values)}
+    return {"power_samples_watts": tuple(value / 1000 for _, value in values)}
 
 
 def _utilization(gpu: _Gpu) -> dict[str, Any]:
     rates = _call("nvmlDeviceGetUtilizationRates", gpu.handle)
-    return {"utilization_ratio": rates.gpu * PERCENT, "memory_busy_ratio": rates.memory * PERCENT}
+    return {"utilization_ratio": from_percent(rates.gpu), "memory_busy_ratio": from_percent(rates.memory)}
 
 
 def _event_reasons(function: str) -> Attempt:
@@ -201,7 +225,7 @@ def _event_reasons(function: str) -> Attempt:
 
 def _limit_range(gpu: _Gpu) -> dict[str, Any]:
     least, most = _call("nvmlDeviceGetPowerManagementLimitConstraints", gpu.handle)
-    return {"limit_min_watts": least * MILLI, "limit_max_watts": most * MILLI}
+    return {"limit_min_watts": least / 1000, "limit_max_watts": most / 1000}
 
 
 def _memory(*version: Any) -> Attempt:
@@ -246,13 +270,13 @@ def _answers(attempt: Attempt, **values: Any) -> Attempt:
     return lambda gpu: values if attempt(gpu) else {}
 
 
-ENERGY = _Question("energy", (_simple("nvmlDeviceGetTotalEnergyConsumption", "energy_joules", MILLI),))
+ENERGY = _Question("energy", (_simple("nvmlDeviceGetTotalEnergyConsumption", "energy_joules", from_milli),))
 SAMPLE = (
-    _Question("power", (_simple("nvmlDeviceGetPowerUsage", "power_watts", MILLI),)),
+    _Question("power", (_simple("nvmlDeviceGetPowerUsage", "power_watts", from_milli),)),
     _Question("power_instant", (_power_instant,)),
     _Question("power_samples", (_power_samples,)),
     _Question("utilization", (_utilization,)),
-    _Question("sm_clock", (_simple("nvmlDeviceGetClockInfo", "sm_clock_hertz", MEGA, CLOCK_SM),)),
+    _Question("sm_clock", (_simple("nvmlDeviceGetClockInfo", "sm_clock_hertz", from_mega, CLOCK_SM),)),
     _Question(
         "event_reasons",
         (
@@ -264,14 +288,14 @@ SAMPLE = (
 
 PCIE = tuple(
     # An average over 20 ms, in a call that blocks for as long.
-    _Question(reading, (_simple("nvmlDeviceGetPcieThroughput", name, KILOBYTE, direction),))
+    _Question(reading, (_simple("nvmlDeviceGetPcieThroughput", name, from_kilo, direction),))
     for reading, name, direction in (
         ("pcie_transmit", "pcie_transmit_bytes_per_second", PCIE_TRANSMIT),
         ("pcie_receive", "pcie_receive_bytes_per_second", PCIE_RECEIVE),
     )
 )
 LINK = tuple(
-    _Question(reading, (_simple(function, f"pcie_{reading}", 1),))
+    _Question(reading, (_simple(function, f"pcie_{reading}", int),))
     for reading, function in (
         ("link_generation", "nvmlDeviceGetCurrPcieLinkGeneration"),
         ("link_generation_max", "nvmlDeviceGetMaxPcieLinkGeneration"),
@@ -288,17 +312,19 @@ MEMORY = _Question(
     ),
 )
 CONDITION = (
-    _Question("limit_enforced", (_simple("nvmlDeviceGetEnforcedPowerLimit", "limit_enforced_watts", MILLI),)),
-    _Question("limit_default", (_simple("nvmlDeviceGetPowerManagementDefaultLimit", "limit_default_watts", MILLI),)),
-    _Question("limit_requested", (_simple("nvmlDeviceGetPowerManagementLimit", "limit_requested_watts", MILLI),)),
+    _Question("limit_enforced", (_simple("nvmlDeviceGetEnforcedPowerLimit", "limit_enforced_watts", from_milli),)),
+    _Question(
+        "limit_default", (_simple("nvmlDeviceGetPowerManagementDefaultLimit", "limit_default_watts", from_milli),)
+    ),
+    _Question("limit_requested", (_simple("nvmlDeviceGetPowerManagementLimit", "limit_requested_watts", from_milli),)),
     _Question("limit_range", (_limit_range,)),
     MEMORY,
-    _Question("sm_clock_max", (_simple("nvmlDeviceGetMaxClockInfo", "sm_clock_max_hertz", MEGA, CLOCK_SM),)),
+    _Question("sm_clock_max", (_simple("nvmlDeviceGetMaxClockInfo", "sm_clock_max_hertz", from_mega, CLOCK_SM),)),
     _Question(
         "temperature",
         (
-            _simple("nvmlDeviceGetTemperatureV", "temperature_celsius", 1.0, SENSOR_GPU),
-            _simple("nvmlDeviceGetTemperature", "temperature_celsius", 1.0, SENSOR_GPU),
+            _simple("nvmlDeviceGetTemperatureV", "temperature_celsius", float, SENSOR_GPU),
+            _simple("nvmlDeviceGetTemperature", "temperature_celsius", float, SENSOR_GPU),
         ),
     ),
     _Question(
@@ -727,9 +753,9 @@ class NvmlSource:
     def _ask_gpm(self, visit: _Visit) -> None:
         visit.ask(_Question("gpm", (self._measure,)))
         for metric, code, value in visit.values.pop("gpm_metrics", ()):
-            reading, name, factor = GPM_METRICS[metric]
+            reading, name, unit = GPM_METRICS[metric]
             if code == pynvml.NVML_SUCCESS and math.isfinite(value):
-                visit.values[name] = value * factor
+                visit.values[name] = unit(value)
             elif code == pynvml.NVML_SUCCESS:
                 visit.failed(reading, "not_a_number")
             else:
