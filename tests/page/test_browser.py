@@ -14,10 +14,13 @@ import pytest_asyncio
 from axe_playwright_python.base import AXE_SCRIPT  # type: ignore[import-untyped]
 from playwright.async_api import Browser, Locator, Page, async_playwright, expect
 
+from exporter.analysis.observer import Observer
 from exporter.analysis.snapshot import GpuView, IdleFloor, Snapshot, State
 from exporter.publish.colours import STATE_COLOURS
 from exporter.publish.server import Publication
 from exporter.publish.words import STATE_TITLES
+from exporter.simulation.scenario import timeline
+from tests.recording.simulated import plan, watch
 
 from .conftest import Exporter
 from .snapshots import several, snapshot
@@ -299,6 +302,25 @@ async def test_the_phase_of_a_demo_stands_at_the_top(serve: Any, visit: Open) ->
     await expect(phase).to_have_attribute("aria-label", "Demo")
     await expect(phase).to_contain_text("A benchmark holds 1024 requests")
     await expect(phase).to_contain_text("next in 23\u202fs")
+
+
+async def test_every_phase_of_the_demo_shows_the_state_that_it_tells_of(serve: Any, visit: Open) -> None:
+    line = timeline()
+    now = Now()
+    exporter = await serve(phase=lambda: now)
+    seen = await visit(exporter)
+    shown = set()
+    for each in watch(Observer(plan()), "story", 0.0, line.cycle_seconds - 1):
+        exporter.publication.publish(each)
+        moment, right = line.at(each.t), line.settled_state(each.t)
+        if right is None or each.t < moment.end - 1:
+            continue
+        now = Now(moment.phase.name, moment.phase.title)
+        await expect(seen.page.locator(".phase")).to_contain_text(moment.phase.title)
+        await expect(seen.page.locator("h2 .state")).to_have_text(STATE_TITLES[right])
+        shown.add(right)
+    assert shown == set(State) - {State.UNKNOWN}
+    assert seen.errors == []
 
 
 async def test_an_exporter_that_has_read_nothing_says_so(serve: Any, visit: Open) -> None:

@@ -140,7 +140,7 @@ function runs(points, field, top) {
       continue;
     }
     if (before === null || before - point.seconds_ago > longest) all.push([]);
-    all.at(-1).push([1000 * (1 - point.seconds_ago / SPAN_S), 100 * (1 - Math.min(1, point[field] / top))]);
+    all.at(-1).push([1000 * Math.max(0, 1 - point.seconds_ago / SPAN_S), 100 * (1 - Math.min(1, point[field] / top))]);
     before = point.seconds_ago;
   }
   return all;
