@@ -1,8 +1,8 @@
 """Real acceptance on a GPU host: known loads, a simulated busy engine beside them, the exporter over real NVML.
 
-Usage: ``python bench/acceptance.py [--json FILE] [--only KIND,...]`` — needs an NVIDIA GPU and PyTorch with CUDA.
-Starts ``wattline serve`` on loopback for each load, waits until a verdict's window lies within the load, and prints
-expected against judged. Exits 1 when a row does not hold. Changes no setting of the card.
+Usage: ``python -m bench.acceptance [--json FILE] [--only KIND,...]``. Needs an NVIDIA GPU and PyTorch with CUDA. Starts
+``wattline serve`` on loopback for each load, waits until a verdict's window lies within the load, and prints expected
+against judged. Exits 1 when a row does not hold. Changes no setting of the card.
 """
 
 from __future__ import annotations
@@ -116,20 +116,24 @@ async def judge(row: Row, engine: Engine, url: str) -> dict[str, Any]:
     engine.busy = row.busy
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder, "wattline.yml")
-        config.write_text(
+        config = await asyncio.to_thread(Path, folder, "wattline.yml")
+        await asyncio.to_thread(
+            config.write_text,
             f"deployments:\n  - {{name: acceptance, engines: [{{url: '{url}'}}], gpus: [0]}}\n"
-            f"window: {WINDOW:.0f}s\nengine_interval: 1s\n"
+            f"window: {WINDOW:.0f}s\nengine_interval: 1s\n",
         )
         with contextlib.ExitStack() as stack:
+            load = None
             if row.load != "nothing":
                 seconds = str(WINDOW + SETTLE + 60)
-                stack.enter_context(process(sys.executable, str(HERE / "gpu_loads.py"), row.load, seconds))
-                await asyncio.sleep(SETTLE + 8)
+                load = stack.enter_context(process(sys.executable, str(HERE / "gpu_loads.py"), row.load, seconds))
+                await asyncio.sleep(SETTLE + 6)
             address = f"127.0.0.1:{port}"
             serve = ("-m", "exporter.cli", "serve", "--config.file", str(config), "--log.level", "warning")
             stack.enter_context(process(sys.executable, *serve, "--web.listen-address", address))
-            await asyncio.sleep(WINDOW + 8)
+            await asyncio.sleep(WINDOW + 5)
+            if load is not None and load.poll() is not None:
+                raise RuntimeError(f"the load {row.load} ended with {load.returncode} before it was judged")
             async with aiohttp.ClientSession() as session, session.get(f"http://{address}/api/v1/status") as answer:
                 status: dict[str, Any] = await answer.json()
     return status

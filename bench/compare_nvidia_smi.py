@@ -14,10 +14,11 @@ import time
 import urllib.request
 from pathlib import Path
 
-from acceptance import HERE, free_port, process
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
+
+from bench.acceptance import HERE, free_port, process
 
 MIB = 2**20
 PAIRS: tuple[tuple[str, dict[str, str], str, float, float], ...] = (

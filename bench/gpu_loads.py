@@ -18,7 +18,7 @@ DEVICE = "cuda:0"
 GIB = 1 << 30
 
 
-def _until(deadline: float, step: Callable[[], None], batch: int = 16) -> None:
+def _until(deadline: float, step: Callable[[], object], batch: int = 16) -> None:
     """Keep a bounded queue of work ahead of the GPU."""
     while time.monotonic() < deadline:
         for _ in range(batch):
@@ -52,21 +52,21 @@ def pcie_copy(deadline: float) -> None:
     """Pinned memory to the GPU."""
     host = torch.empty(GIB, dtype=torch.uint8, pin_memory=True)
     device = torch.empty(GIB, dtype=torch.uint8, device=DEVICE)
-    _until(deadline, lambda: device.copy_(host, non_blocking=True) and None)
+    _until(deadline, lambda: device.copy_(host, non_blocking=True))
 
 
 def dram_copy(deadline: float) -> None:
     """Device memory to device memory."""
     a = torch.empty(4 * GIB, dtype=torch.uint8, device=DEVICE)
     b = torch.empty_like(a)
-    _until(deadline, lambda: b.copy_(a) and None)
+    _until(deadline, lambda: b.copy_(a))
 
 
-def _product() -> Callable[[], None]:
+def _product() -> Callable[[], object]:
     a = torch.randn(8192, 8192, dtype=torch.bfloat16, device=DEVICE)
     b = torch.randn(8192, 8192, dtype=torch.bfloat16, device=DEVICE)
     out = torch.empty_like(a)
-    return lambda: torch.mm(a, b, out=out) and None
+    return lambda: torch.mm(a, b, out=out)
 
 
 def gemm(deadline: float) -> None:

@@ -22,6 +22,14 @@ R = TypeVar("R", bound="GpuSample | GpuActivity | GpuCondition")
 
 STALE_AFTER = 3.5
 """A reading older than this many of its intervals is gone. Half an interval lets a late one pass."""
+WATCHED_REASONS = (
+    "sw_power_cap",
+    "hw_slowdown",
+    "sw_thermal_slowdown",
+    "hw_thermal_slowdown",
+    "hw_power_brake_slowdown",
+)
+"""Reasons that are counted from the start; any other begins to be counted when it is first seen."""
 MIN_COVERAGE = 0.75
 """A mean over less of the window than this is not a mean over the window."""
 IMPOSSIBLE_FRACTION = 3.0
@@ -76,6 +84,9 @@ class GpuTrack:
         if before is not None and sample.t <= before.t:
             return
         self._count_energy(before, sample)
+        if sample.event_reasons is not None and not self._event_seconds:
+            # A counter that appears with its first event hides that event from every rate.
+            self._event_seconds = dict.fromkeys(WATCHED_REASONS, 0.0)
         if before is not None and sample.t - before.t <= STALE_AFTER * self._plan.sample_interval:
             for reason in sample.event_reasons or ():
                 self._event_seconds[reason] = self._event_seconds.get(reason, 0.0) + sample.t - before.t

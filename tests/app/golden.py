@@ -1,0 +1,56 @@
+"""The metrics of the simulated rig at three moments of its story, as a scrape would see them.
+
+``python -m tests.app.golden`` writes the golden files anew: read the difference before you commit it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from exporter.analysis.observer import Observer
+from exporter.analysis.plan import DeploymentPlan, EnginePlan, Plan
+from exporter.analysis.snapshot import SourceView
+from exporter.engines.normalise import normalise
+from exporter.publish.collector import SnapshotCollector
+from exporter.readings import EngineReading
+from exporter.simulation.history import EngineText, simulate
+from exporter.simulation.rig import Rig
+from exporter.simulation.scenario import timeline
+
+HERE = Path(__file__).parent / "golden"
+SCENARIOS = ("climb_1024", "wedged", "healthy")
+SECONDS = 150
+
+
+def metrics(scenario: str) -> str:
+    """The text of one scenario at its end; the same every time."""
+    observer = Observer(
+        Plan(deployments=(DeploymentPlan("glm5", (EnginePlan("head", "http://127.0.0.1:30000/metrics"),)),))
+    )
+    for gpu in Rig(timeline(scenario), 1).gpus:
+        observer.observe(gpu.identity())
+    t = 0.0
+    for item in simulate(SECONDS, 1, scenario):
+        if item.t > t:
+            observer.judge(t)
+            t = item.t
+        if not isinstance(item, EngineText):
+            observer.observe(item)
+        elif item.text is None:
+            observer.observe(EngineReading(t=item.t, engine="head", up=False, error="connection_refused"))
+        else:
+            observer.observe(normalise(item.text, engine="head", t=item.t))
+    sources = (SourceView("simulated", up=True, age_seconds=0.0), SourceView("engine:head", up=True, age_seconds=0.0))
+    registry = CollectorRegistry()
+    collector = SnapshotCollector()
+    collector.snapshot = observer.judge(float(SECONDS), sources)
+    registry.register(collector)
+    return generate_latest(registry).decode()
+
+
+if __name__ == "__main__":
+    HERE.mkdir(exist_ok=True)
+    for name in SCENARIOS:
+        HERE.joinpath(f"{name}.prom").write_text(metrics(name))

@@ -1,0 +1,27 @@
+"""A change of what is published shows as a difference of a golden file."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from exporter.publish.families import DEPLOYMENT_FAMILIES, ENGINE_FAMILIES, GPU_FAMILIES, PREFIX
+from tests.app.golden import HERE, SCENARIOS, metrics
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_metrics_are_those_of_the_golden_file(scenario: str) -> None:
+    assert metrics(scenario) == HERE.joinpath(f"{scenario}.prom").read_text()
+
+
+def test_the_healthy_rig_publishes_every_family_there_is() -> None:
+    published = {f.name for f in text_string_to_metric_families(HERE.joinpath("healthy.prom").read_text())}
+    expected = {PREFIX + f.name for f in (*GPU_FAMILIES, *ENGINE_FAMILIES, *DEPLOYMENT_FAMILIES)}
+    # Only SGLang 0.5.20 and newer tell how idle their scheduler is; the rig has an older one.
+    assert expected - published == {"wattline_engine_scheduler_idle_ratio"}
+
+
+def test_series_stay_within_the_budget() -> None:
+    lines = [x for x in HERE.joinpath("healthy.prom").read_text().splitlines() if not x.startswith("#")]
+    assert sum('gpu="0"' in x for x in lines) <= 100
+    assert sum('deployment="glm5"' in x and "gpu=" not in x for x in lines) <= 60
