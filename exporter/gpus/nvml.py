@@ -86,6 +86,8 @@ def from_percent(value: float) -> float:
     return value / 100
 
 
+EARLY = 0.9
+"""A visit that comes this much of an interval after the last is on time: schedules jitter."""
 GPM_MIN_SPAN = 0.15
 """Seconds between the two samples behind a GPM metric; NVML wants more than 0.1."""
 GPM_MAX_SPAN = 90.0
@@ -163,6 +165,8 @@ class _Gpu:
     refused: set[tuple[str, int]] = field(default_factory=set)
     """Calls that this GPU does not support, as (reading, number of the attempt)."""
     lost: str | None = None
+    answered: dict[str, float] = field(default_factory=dict)
+    """When a reading that is dear was last obtained."""
     power_samples_until: int = 0
     """Stamp of the newest buffered power sample seen, in µs of the driver's wall clock."""
     gpm: _Gpm | None = None
@@ -179,6 +183,8 @@ class _Question:
     attempts: tuple[Attempt, ...]
     unsupported: Mapping[str, Any] = field(default_factory=dict)
     """What it tells that the GPU supports none of the calls."""
+    every: float = 0.0
+    """Seconds from one answer to the next question, for what is dear: visits in between leave the reading out."""
 
     def refused_by(self, gpu: _Gpu) -> bool:
         return all((self.reading, number) in gpu.refused for number in range(len(self.attempts)))
@@ -270,11 +276,17 @@ def _answers(attempt: Attempt, **values: Any) -> Attempt:
     return lambda gpu: values if attempt(gpu) else {}
 
 
-ENERGY = _Question("energy", (_simple("nvmlDeviceGetTotalEnergyConsumption", "energy_joules", from_milli),))
+ENERGY = _Question(
+    "energy",
+    (_simple("nvmlDeviceGetTotalEnergyConsumption", "energy_joules", from_milli),),
+    # 4 ms of a CPU on an H200, where the driver spins until the GPU's own processor has answered.
+    every=3.0,
+)
 SAMPLE = (
     _Question("power", (_simple("nvmlDeviceGetPowerUsage", "power_watts", from_milli),)),
     _Question("power_instant", (_power_instant,)),
-    _Question("power_samples", (_power_samples,)),
+    # 0.7 ms of a CPU. The buffer holds the last 2.4 s.
+    _Question("power_samples", (_power_samples,), every=2.0),
     _Question("utilization", (_utilization,)),
     _Question("sm_clock", (_simple("nvmlDeviceGetClockInfo", "sm_clock_hertz", from_mega, CLOCK_SM),)),
     _Question(
@@ -345,11 +357,13 @@ IDENTITY = (
         "energy_counter",
         tuple(_answers(attempt, has_energy_counter=True) for attempt in ENERGY.attempts),
         {"has_energy_counter": False},
+        every=math.inf,
     ),
     _Question(
         "own_memory",
         tuple(_answers(attempt, unified_memory=False) for attempt in MEMORY.attempts),
         {"unified_memory": True},
+        every=math.inf,
     ),
     _Question("nvlink", (_nvlink,)),
 )
@@ -361,10 +375,12 @@ class _Visit:
     Args:
         gpu: whom to ask.
         reported: readings, as (uuid, reading), whose lack of support has been told. It is told once: it is no failure.
+        now: monotonic seconds.
     """
 
-    def __init__(self, gpu: _Gpu, reported: set[tuple[str, str]]) -> None:
+    def __init__(self, gpu: _Gpu, reported: set[tuple[str, str]], now: float) -> None:
         self.gpu = gpu
+        self._now = now
         self.values: dict[str, Any] = {}
         self.errors: list[ReadingError] = []
         self._reported = reported
@@ -379,25 +395,31 @@ class _Visit:
             SourceError: the library is gone.
         """
         for question in questions:
-            kind: str | None = None
-            for number, attempt in enumerate(question.attempts):
-                call = (question.reading, number)
-                if call in self.gpu.refused:
-                    continue
-                try:
-                    self.values |= self._attempt(attempt)
-                except _CallFailed as failed:
-                    kind = failed.kind
-                    if kind in UNSUPPORTED:
-                        self.gpu.refused.add(call)
-                else:
-                    kind = None
-                    self._answered += 1
-                    break
-            if kind is not None:
-                self.failed(question.reading, kind)
+            since = self._now - self.gpu.answered.get(question.reading, -math.inf)
+            if since >= question.every * EARLY:
+                self._ask(question)
             if question.unsupported and question.refused_by(self.gpu):
                 self.values |= question.unsupported
+
+    def _ask(self, question: _Question) -> None:
+        kind: str | None = None
+        for number, attempt in enumerate(question.attempts):
+            call = (question.reading, number)
+            if call in self.gpu.refused:
+                continue
+            try:
+                self.values |= self._attempt(attempt)
+            except _CallFailed as failed:
+                kind = failed.kind
+                if kind in UNSUPPORTED:
+                    self.gpu.refused.add(call)
+            else:
+                self._answered += 1
+                if question.every:
+                    self.gpu.answered[question.reading] = self._now
+                return
+        if kind is not None:
+            self.failed(question.reading, kind)
 
     def _attempt(self, attempt: Attempt) -> dict[str, Any]:
         if self.gpu.lost:  # Found by the other thread that visits this GPU, perhaps just now.
@@ -536,6 +558,7 @@ class NvmlSource:
 
     Args:
         clock: monotonic seconds, for the ``t`` of readings.
+        energy_every: seconds from one reading of the energy counter to the next. Samples in between have no energy.
         inventory: folder with an entry for each GPU that the kernel driver holds. NVML may list only those that were
             there when it was opened: a change here opens it anew.
     """
@@ -546,9 +569,11 @@ class NvmlSource:
         self,
         clock: Callable[[], float] = time.monotonic,
         inventory: Path = Path("/proc/driver/nvidia/gpus"),
+        energy_every: float = ENERGY.every,
     ) -> None:
         self._clock = clock
         self._inventory = inventory
+        self._energy = replace(ENERGY, every=energy_every)
         self._gate = threading.Lock()
         """Held while the library is opened or closed, and for an instant on the way into and out of the driver."""
         self._inside = 0
@@ -590,7 +615,7 @@ class NvmlSource:
             self._leave()
 
     def sample(self, uuid: str) -> GpuSample:
-        """Read energy, power, utilisation, clock and event reasons of one GPU. On an H200: 4 ms, 3 of them energy.
+        """Read energy, power, utilisation, clock and event reasons of one GPU: 4 ms on an H200, 3 of them energy.
 
         Raises:
             GpuLostError: this GPU is gone or needs a reset.
@@ -598,7 +623,7 @@ class NvmlSource:
         """
         with self._visit(uuid) as visit:
             # Energy first and the time after it: it is the slow one, and its delta is divided by one of time.
-            visit.ask(ENERGY)
+            visit.ask(self._energy)
             t = self._clock()
             visit.ask(*SAMPLE)
             visit.end()
@@ -646,7 +671,7 @@ class NvmlSource:
                 raise _lost("gpu_not_found")
             self._inside += 1
         try:
-            yield _Visit(gpu, self._reported)
+            yield _Visit(gpu, self._reported, self._clock())
         finally:
             self._leave()
 
@@ -729,7 +754,7 @@ class NvmlSource:
         before = gpu.identity
         gpu.identity = replace(before, index=identity.index, pci_bus_id=identity.pci_bus_id, driver=identity.driver)
         gpu.handle, gpu.lost = handle, None
-        visit = _Visit(gpu, set())
+        visit = _Visit(gpu, set(), self._clock())
         try:
             visit.ask(*IDENTITY)
         except GpuLostError:

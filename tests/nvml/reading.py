@@ -17,6 +17,16 @@ FAST = Intervals(sample=0.02, activity=0.05, condition=0.05, discover=0.1, retry
 NOWHERE = Path("/nonexistent")
 
 
+class Clock:
+    """Stands still until a test moves it."""
+
+    def __init__(self, now: float = 12.5) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class Collector:
     """Keeps what a reader delivers, and lets a test wait until something is so."""
 
@@ -72,7 +82,10 @@ class Collector:
 async def reading(source: GpuSource | None = None, intervals: Intervals = FAST) -> AsyncIterator[Collector]:
     collector = Collector()
     collector.reader = GpuReader(
-        source or NvmlSource(inventory=NOWHERE), collector.deliver, intervals=intervals, on_read=collector.on_read
+        source or NvmlSource(inventory=NOWHERE, energy_every=0.0),
+        collector.deliver,
+        intervals=intervals,
+        on_read=collector.on_read,
     )
     await collector.reader.start()
     try:

@@ -10,7 +10,7 @@ import pytest
 from exporter.gpus.nvml import NvmlSource
 from exporter.gpus.source import GpuLostError, SourceError
 from exporter.readings import ReadingError
-from tests.nvml.reading import NOWHERE
+from tests.nvml.reading import NOWHERE, Clock
 from tests.nvml.standin import StandIn, bus_id, h200, uuid
 
 NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, UNKNOWN = 3, 4, 13, 999
@@ -103,7 +103,10 @@ def test_a_field_whose_own_code_is_an_error_is_absent_though_the_call_succeeds(
     assert sample.power_watts == pytest.approx(122.631)
 
 
-def test_every_reading_can_fail_alone(source: NvmlSource, standin: StandIn) -> None:
+def test_every_reading_can_fail_alone(standin: StandIn) -> None:
+    clock = Clock()
+    source = NvmlSource(clock=clock, inventory=NOWHERE)
+    source.discover()
     calls = {
         "nvmlDeviceGetTotalEnergyConsumption": "energy",
         "nvmlDeviceGetPowerUsage": "power",
@@ -129,9 +132,11 @@ def test_every_reading_can_fail_alone(source: NvmlSource, standin: StandIn) -> N
     for call, reading in calls.items():
         standin.forget()
         standin.say(f"0 {call} error=10")
+        clock.now += 100
         errors = [*source.sample(uuid(0)).errors, *source.activity(uuid(0)).errors, *source.condition(uuid(0)).errors]
         assert errors == [ReadingError(reading, "timeout")], call
     standin.forget()
+    clock.now += 100
     errors = [*source.sample(uuid(0)).errors, *source.activity(uuid(0)).errors, *source.condition(uuid(0)).errors]
     assert errors == [], "and all of them come back"
 

@@ -7,13 +7,18 @@ import pytest
 from exporter.gpus.nvml import NvmlSource
 from exporter.gpus.nvml_names import reason_names
 from exporter.readings import GpuProcess
-from tests.nvml.reading import NOWHERE
+from tests.nvml.reading import NOWHERE, Clock
 from tests.nvml.standin import StandIn, bus_id, uuid
 
 
 @pytest.fixture
-def source(standin: StandIn) -> NvmlSource:
-    source = NvmlSource(clock=lambda: 12.5, inventory=NOWHERE)
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def source(standin: StandIn, clock: Clock) -> NvmlSource:
+    source = NvmlSource(clock=clock, inventory=NOWHERE)
     source.discover()
     return source
 
@@ -158,26 +163,52 @@ def test_a_storm_of_xid_errors_does_not_hold_up_a_visit(source: NvmlSource, stan
     assert source.condition(uuid(1)).xid_errors == 150, "what is left is taken later"
 
 
-def test_buffered_power_samples_come_once_each(source: NvmlSource, standin: StandIn) -> None:
+def test_buffered_power_samples_come_once_each(source: NvmlSource, standin: StandIn, clock: Clock) -> None:
     standin.say("0 nvmlDeviceGetSamples.0 value=1000:70000,2000:80000 type=1")
     assert source.sample(uuid(0)).power_samples_watts == (70.0, 80.0)
+    clock.now += 2
     assert source.sample(uuid(0)).power_samples_watts == (), "nothing new is no error"
     standin.say("0 nvmlDeviceGetSamples.0 value=1000:70000,2000:80000,3000:90000 type=1")
+    clock.now += 2
     sample = source.sample(uuid(0))
     assert sample.power_samples_watts == (90.0,)
     assert sample.errors == ()
 
 
 def test_power_samples_come_again_after_the_wall_clock_was_set_back(
-    source: NvmlSource, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+    source: NvmlSource, standin: StandIn, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.time_ns", lambda: 3600_000_000_000)
     standin.say("0 nvmlDeviceGetSamples.0 value=3600000000:70000 type=1")
     assert source.sample(uuid(0)).power_samples_watts == (70.0,)
     monkeypatch.setattr("time.time_ns", lambda: 60_000_000_000)
+    clock.now += 2
     source.sample(uuid(0))
     standin.say("0 nvmlDeviceGetSamples.0 value=60500000:80000 type=1")
+    clock.now += 2
     assert source.sample(uuid(0)).power_samples_watts == (80.0,)
+
+
+def test_dear_readings_are_left_out_of_most_samples(source: NvmlSource, standin: StandIn, clock: Clock) -> None:
+    # A driver that spins for 4 ms for the energy of one GPU may not be asked by every sample of eight.
+    with_energy, with_buffer = [], []
+    for second in range(7):
+        clock.now = 12.5 + second + 0.05 * (second % 2)  # A schedule jitters.
+        asked = standin.count("nvmlDeviceGetSamples.0", gpu=0)
+        sample = source.sample(uuid(0))
+        assert sample.power_watts is not None
+        assert sample.errors == ()
+        with_energy += [second] if sample.energy_joules is not None else []
+        with_buffer += [second] if standin.count("nvmlDeviceGetSamples.0", gpu=0) > asked else []
+    assert with_energy == [0, 3, 6]
+    assert with_buffer == [0, 2, 4, 6]
+
+
+def test_a_dear_reading_that_failed_is_asked_again_at_once(source: NvmlSource, standin: StandIn, clock: Clock) -> None:
+    standin.say("0 nvmlDeviceGetTotalEnergyConsumption value=E999,5000 per_second=0")
+    assert source.sample(uuid(0)).energy_joules is None
+    clock.now += 1
+    assert source.sample(uuid(0)).energy_joules == 5
 
 
 @pytest.mark.parametrize(
