@@ -6,7 +6,7 @@ from grafana_foundation_sdk.builders import dashboard, prometheus, timeseries
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import dashboard as d
 
-from dashboards.colours import FAULT, NEUTRAL, STATE_COLOURS, TOKENS
+from dashboards.colours import FAULT, NEUTRAL, REQUESTS_QUEUED, REQUESTS_RUNNING, STATE_COLOURS, TOKENS
 from dashboards.panels import DATASOURCE, PLUGIN_VERSION, dashed, fixed, graph, over_time, properties
 from dashboards.thresholds import SIGN_OF_LIFE, alert_names
 from dashboards.words import STATE_CODES, WASTE_STATES
@@ -294,7 +294,12 @@ class _Placed(Builder[d.Panel]):
         return panel
 
 
-# --- Panels that two dashboards share --------------------------------------------------------------------------------
+# --- What two dashboards share --------------------------------------------------------------------------------
+
+
+TRANSMIT = {"color": fixed(REQUESTS_RUNNING), "custom__fillOpacity": 20}
+RECEIVE = dashed(REQUESTS_QUEUED)
+"""How the two directions of PCIe are drawn: both can be seen where they are equal, which is when it matters."""
 
 
 def gpu_activity(selector: str, how: str) -> timeseries.Panel:

@@ -24,6 +24,8 @@ from dashboards.common import (
     DEPLOYMENT,
     OF_ONE,
     OF_ONES_GPUS,
+    RECEIVE,
+    TRANSMIT,
     Layout,
     active_fraction,
     firing,
@@ -38,7 +40,7 @@ from dashboards.common import (
     tokens_per_watt,
     variables,
 )
-from dashboards.scales import ACTIVE_STEPS, OF_LIMIT_STEPS, SHARE_OF_LINK_STEPS
+from dashboards.scales import ACTIVE_STEPS, OF_LIMIT_STEPS, SHARE_OF_LINK_STEPS, Steps
 from dashboards.thresholds import judged_by
 from dashboards.words import EVIDENCE
 from exporter.analysis.snapshot import State
@@ -65,7 +67,7 @@ ALL = ""
 def _state() -> stat.Panel:
     return (
         p.number(
-            "What is it doing now?",
+            "State now",
             "The state over the exporter's last window (60 s by default); over several hosts the one that matters "
             "most. “No data” is not idle: nobody knows.",
             "none",
@@ -81,7 +83,7 @@ def _state() -> stat.Panel:
 def _cause_now() -> stat.Panel:
     causes = f"max by (cause) (wattline_deployment_suspected_cause{{{OF_ONE}}})"
     panel = p.number(
-        "Why might power be low?",
+        "Suspected cause",
         "What is suspected now, from the readings of the same window; the evidence is in the panels below. A "
         "suspicion, not a verdict: it never raises an alert by itself. “nothing suspected” is said only where the "
         "exporter looked.",
@@ -95,11 +97,12 @@ def _cause_now() -> stat.Panel:
     return panel
 
 
-def _fraction(title: str, description: str, query: str, colour: str) -> stat.Panel:
+def _fraction(title: str, description: str, query: str, steps: Steps) -> stat.Panel:
     return (
         p.number(title, description, "percentunit", p.over_time(query, "fraction"))
         .decimals(0)
-        .color_scheme(p.always(colour))
+        .thresholds(p.steps(*steps))
+        .color_scheme(p.by_thresholds())
         .graph_mode(c.BigValueGraphMode.AREA)
         .max_data_points(100)
     )
@@ -119,9 +122,10 @@ def _throughput_and_power() -> timeseries.Panel:
             p.over_time(tokens_per_second(OF_ONE, "generation", ALL), "generated tokens"),
             p.over_time(tokens_per_second(OF_ONE, "prompt", ALL), "prompt tokens"),
         )
-        .axis_label("power")
-        .override_by_name("power", p.properties(color=p.fixed(POWER), custom__fillOpacity=25))
-        .override_by_name("limit", p.properties(**p.dashed(LIMIT)))
+        .override_by_name(
+            "power", p.properties(color=p.fixed(POWER), custom__fillOpacity=25, custom__axisLabel="power")
+        )
+        .override_by_name("limit", p.properties(custom__axisLabel="power", **p.dashed(LIMIT)))
         .override_by_name("generated tokens", p.properties(color=p.fixed(TOKENS), custom__fillOpacity=0, **right))
         .override_by_name(
             "prompt tokens",
@@ -137,7 +141,7 @@ def _requests() -> timeseries.Panel:
             "Running and queued requests of all engines, and the number that the verdict uses (“held”): the best "
             "signal that each engine offers. Engines may go on showing the last running requests for up to 30 s "
             "after the work ended, and a frozen one shows them for ever.",
-            "short",
+            "locale",
             p.over_time(f"sum(wattline_engine_running_requests{{{OF_ONE}}})", "running"),
             p.over_time(f"sum(wattline_engine_queued_requests{{{OF_ONE}}})", "queued"),
             p.over_time(f"sum(wattline_deployment_work_requests{{{OF_ONE}}})", "held"),
@@ -181,9 +185,7 @@ def _histogram() -> heatmap.Panel:
     )
 
 
-def _per_gpu(
-    title: str, description: str, metric: str, lines: tuple[tuple[float | None, str], ...]
-) -> timeseries.Panel:
+def _per_gpu(title: str, description: str, metric: str, lines: Steps) -> timeseries.Panel:
     return p.threshold_lines(
         p.graph(title, description, "percentunit", p.over_time(f"{metric}{{{OF_ONES_GPUS}}}", GPU_NAME))
         .legend(p.legend_beside("mean", "lastNotNull"))
@@ -366,7 +368,6 @@ def _causes_table() -> table.Panel:
                 "look",
                 {
                     "custom__minWidth": 250,
-                    "custom__cellOptions": {"type": "auto", "wrapText": True},
                     "mappings": p.words_property(
                         {cause.value: (evidence, None) for cause, evidence in EVIDENCE.items()}
                     ),
@@ -390,8 +391,8 @@ def _pcie() -> list[timeseries.Panel]:
             p.over_time(f'sum({traffic}, direction="transmit"}})', "transmit: GPU to host"),
             p.over_time(f'sum({traffic}, direction="receive"}})', "receive: host to GPU"),
         )
-        .override_by_name("transmit: GPU to host", p.properties(color=p.fixed(REQUESTS_RUNNING)))
-        .override_by_name("receive: host to GPU", p.properties(color=p.fixed(REQUESTS_QUEUED)))
+        .override_by_name("transmit: GPU to host", p.properties(**TRANSMIT))
+        .override_by_name("receive: host to GPU", p.properties(**RECEIVE))
     )
     share = p.threshold_lines(
         p.graph(
@@ -404,6 +405,8 @@ def _pcie() -> list[timeseries.Panel]:
         )
         .axis_soft_max(1)
         .thresholds(p.steps(*SHARE_OF_LINK_STEPS))
+        .override_by_name("transmit", p.properties(**TRANSMIT))
+        .override_by_name("receive", p.properties(**RECEIVE))
     )
     return [volume, share]
 
@@ -413,7 +416,7 @@ def _peers() -> stat.Panel:
         return f"sum({metric}{{{OF_ONES_GPUS}}})"
 
     return p.number(
-        "Can the GPUs reach each other?",
+        "Peer to peer?",
         "Pairs of GPUs on one host that can read each other's memory directly, of the pairs there are. 0 with several "
         "GPUs means that every collective goes through the host. A guest that does not see the topology has no data.",
         "none",
@@ -489,14 +492,14 @@ def build() -> dashboard.Dashboard:
     )
     layout = Layout(board)
     layout.place(_state(), 4, 4)
-    layout.place(_cause_now(), 6, 4)
+    layout.place(_cause_now(), 5, 4)
     layout.place(
         _fraction(
             "Power, of the limit",
             "Mean power over the window as a share of the enforced limits. Never clamped: above 100 % for long means "
             "that another limit governs the board.",
             of_limit(OF_ONE, ALL),
-            POWER,
+            OF_LIMIT_STEPS,
         ),
         4,
         4,
@@ -507,9 +510,9 @@ def build() -> dashboard.Dashboard:
             "Power above the idle floor as a share of what there is above it: how much of the power that could go into "
             "work does.",
             active_fraction(OF_ONE, ALL),
-            FINE,
+            ACTIVE_STEPS,
         ),
-        3,
+        4,
         4,
     )
     layout.place(
@@ -576,8 +579,8 @@ def build() -> dashboard.Dashboard:
     )
     layout.place(_gpus(), 24, 10)
     layout.heading("Why? What speaks for which cause")
-    layout.place(_causes_over_time(), 11, 12)
-    layout.place(_causes_table(), 13, 12)
+    layout.place(_causes_over_time(), 24, 9)
+    layout.place(_causes_table(), 24, 9)
     layout.place(gpu_activity(OF_ONES_GPUS, "avg"), 12, 8)
     layout.place(gpu_event_reasons(OF_ONES_GPUS), 12, 8)
     for panel, width in zip(_pcie(), (10, 9), strict=True):
@@ -588,5 +591,5 @@ def build() -> dashboard.Dashboard:
     layout.place(kv, 8, 8)
     layout.place(idle, 8, 8)
     layout.place(tokens, 8, 8)
-    layout.place(engines, 24, 6)
+    layout.place(engines, 24, 5)
     return board

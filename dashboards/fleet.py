@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from grafana_foundation_sdk.builders import bargauge, dashboard, table, timeseries
 
 from dashboards import panels as p
-from dashboards.colours import FAULT, FINE, LIMIT, POWER, STATE_COLOURS, TOKENS
+from dashboards.colours import FAULT, FINE, LIMIT, LIMIT_OTHER, POWER, STATE_COLOURS, TOKENS
 from dashboards.common import (
     ALERTS,
     BY_DEPLOYMENT,
@@ -47,7 +47,7 @@ def _strip(layout: Layout) -> None:
     state = f'wattline_deployment_state{{{BY_DEPLOYMENT}, state=~"{WASTE}"}}'
     layout.place(
         p.number(
-            "Deployments wasting watts now",
+            "Wasting watts now",
             "Deployments that hold work while their GPUs draw idle power (idle while busy) or make no token (stalled). "
             "0 means that none does; “No data” means that nobody is looking. A deployment whose state is unknown is "
             "not counted.",
@@ -61,7 +61,7 @@ def _strip(layout: Layout) -> None:
     )
     layout.place(
         p.number(
-            "Power spent there now",
+            "Power spent there",
             "Power of the deployments counted on the left: what is being paid for without work being done. It is the "
             "whole draw, not only what a healthy server would save.",
             "watt",
@@ -77,7 +77,7 @@ def _strip(layout: Layout) -> None:
     )
     layout.place(
         p.number(
-            "Energy wasted today",
+            "Wasted today",
             "Energy spent idle while busy or stalled since midnight; for a fixed time range, within that range. Red "
             "from the amount that the alert EnergyWasted reports. Idle power without work is not counted here.",
             "watth",
@@ -85,6 +85,7 @@ def _strip(layout: Layout) -> None:
         )
         .decimals(2)
         .time_from(TODAY)
+        .hide_time_override(True)
         .thresholds(
             p.steps((None, FINE), (1, STATE_COLOURS[State.LOW_POWER]), (1000 * alerted_by("energy_wasted"), FAULT))
         )
@@ -94,7 +95,7 @@ def _strip(layout: Layout) -> None:
     )
     layout.place(
         p.number(
-            "Power now, of the limit",
+            "Power, of the limit",
             "Power of all deployments as a share of their enforced limits, which are read from the boards and never "
             "assumed. Low is no fault by itself: see whether work is held.",
             "percentunit",
@@ -107,9 +108,9 @@ def _strip(layout: Layout) -> None:
     )
     layout.place(
         p.number(
-            "Generated tokens per second",
-            "Sum over all deployments, from counters over the exporter's window. It says nothing about power: a "
-            "throughput can look like a triumph on GPUs that idle.",
+            "Generated tokens",
+            "Tokens per second over all deployments, from counters over the exporter's window. It says nothing "
+            "about power: a throughput can look like a triumph on GPUs that idle.",
             p.TOKENS_PER_SECOND,
             p.now(tokens_per_second(BY_DEPLOYMENT, "generation", ""), "tokens"),
         )
@@ -157,12 +158,13 @@ def _deployments() -> table.Panel:
             (
                 "State now",
                 p.column(state_code(BY_DEPLOYMENT)),
-                p.COLOURED_CELL | {"mappings": p.words_property(p.STATES), "custom__width": 130},
+                p.COLOURED_CELL
+                | {"mappings": p.words_property(p.STATES), "custom__width": 130, "custom__align": "left"},
             ),
             (
                 "Requests",
                 p.column(f"sum by (deployment) (wattline_deployment_work_requests{{{BY_DEPLOYMENT}}})"),
-                narrow | {"unit": "short", "decimals": 0, "custom__width": 90},
+                narrow | {"unit": "locale", "decimals": 0, "custom__width": 90},
             ),
             (
                 "Of limit",
@@ -187,7 +189,7 @@ def _deployments() -> table.Panel:
             (
                 "Tokens/s",
                 p.column(tokens_per_second(BY_DEPLOYMENT, "generation")),
-                narrow | {"unit": "short", "decimals": 1, "custom__width": 90},
+                narrow | {"unit": "locale", "decimals": 0, "custom__width": 90},
             ),
             (
                 "Tok/s/W",
@@ -267,7 +269,7 @@ def _top_wasters() -> bargauge.Panel:
     wasted = wasted_watt_hours(BY_DEPLOYMENT)
     return (
         p.bars(
-            "Who wasted most in this time range?",
+            "Who wasted most?",
             "Up to ten deployments by the energy that they spent idle while busy or stalled within the time range. “No "
             "data” means that none wasted any, or that there is no data: the states above tell which.",
             "watth",
@@ -316,7 +318,7 @@ def _idle_gpus() -> bargauge.Panel:
             "percentunit",
             p.now(
                 f"bottomk(10, wattline_gpu_active_power_fraction{{{BY_DEPLOYMENT}}} and on ({SAME}) ({held}))",
-                "{{deployment}} · {{instance}} · GPU {{gpu}}",
+                "{{instance}} · GPU {{gpu}}",
             ),
         )
         .max(1)
@@ -333,8 +335,8 @@ def _trust() -> list[tuple[Builder[d.Panel], int, int]]:
         "One row for each thing that an exporter reads: the driver, each GPU, each engine. “no” means that nothing "
         "usable came at the last try, and that its series are absent. The age is that of the last good reading.",
         [
-            ("Node", "instance", {"custom__minWidth": 120}),
-            ("Source", "source", {"custom__minWidth": 150}),
+            ("Node", "instance", {"custom__width": 125}),
+            ("Source", "source", {"custom__minWidth": 290}),
             (
                 "Read",
                 p.column(f"max by (instance, source) (wattline_source_up{{{OF_EXPORTER}}})"),
@@ -361,74 +363,77 @@ def _trust() -> list[tuple[Builder[d.Panel], int, int]]:
     )
     cost = p.graph(
         "What does reading cost?",
-        "Time that one reading takes, 99th percentile, by source. It is spent beside the work, on threads of the "
-        "exporter; a driver that grows slow shows here first.",
+        "Time that one reading takes, 99th percentile over all sources of a host. It is spent beside the work, on "
+        "threads of the exporter; a driver that grows slow shows here first.",
         "s",
         p.over_time(
-            "histogram_quantile(0.99, sum by (le, instance, source) "
+            "histogram_quantile(0.99, sum by (le, instance) "
             f"(rate(wattline_source_read_seconds_bucket{{{OF_EXPORTER}}}[$__rate_interval])))",
-            "{{instance}} · {{source}}",
+            "{{instance}}",
         ),
     )
     errors = p.graph(
         "Which readings fail?",
-        "Failed readings per second by source and kind. One failing call costs one series of one GPU; an engine that "
-        "does not answer costs that engine.",
+        "Failed readings per second by host and kind. One failing call costs one series of one GPU; an engine that "
+        "does not answer costs that engine. The table above says which source it is.",
         "cps",
         p.over_time(
-            f"sum by (instance, source, kind) (rate(wattline_source_errors_total{{{OF_EXPORTER}}}[$__rate_interval]))",
-            "{{instance}} · {{source}} · {{kind}}",
+            f"sum by (instance, kind) (rate(wattline_source_errors_total{{{OF_EXPORTER}}}[$__rate_interval]))",
+            "{{instance}} · {{kind}}",
         ),
-    )
+    ).axis_soft_max(1)
     rejected = p.graph(
         "Which readings were too strange to believe?",
         "Readings per second that were obtained and thrown away because no board or engine can mean them, such as a "
         "power of 16 MW or tokens that run backwards.",
         "cps",
         p.over_time(
-            "sum by (instance, source, reading) "
+            "sum by (instance, reading) "
             f"(rate(wattline_source_rejected_readings_total{{{OF_EXPORTER}}}[$__rate_interval]))",
-            "{{instance}} · {{source}} · {{reading}}",
+            "{{instance}} · {{reading}}",
         ),
+    ).axis_soft_max(1)
+    lost = (
+        p.graph(
+            "Are GPUs missing?",
+            "GPUs that were there and no longer answer, and GPUs that the configuration names but that are not "
+            "visible. Nothing is derived from a deployment that is not complete.",
+            "none",
+            p.over_time(f"sum(1 - wattline_gpu_up{{{BY_DEPLOYMENT}}})", "lost"),
+            p.over_time(f"sum(wattline_deployment_gpus_unresolved{{{BY_DEPLOYMENT}}})", "configured, not visible"),
+        )
+        .decimals(0)
+        .axis_soft_max(4)
+        .override_by_name("lost", p.properties(color=p.fixed(FAULT)))
+        .override_by_name("configured, not visible", p.properties(**p.dashed(LIMIT_OTHER)))
     )
-    lost = p.graph(
-        "Are GPUs missing?",
-        "GPUs that were there and no longer answer, and GPUs that the configuration names but that are not visible. "
-        "Nothing is derived from a deployment that is not complete.",
-        "none",
-        p.over_time(f"count by (instance) (wattline_gpu_up{{{BY_DEPLOYMENT}}} == 0)", "{{instance}}: lost"),
-        p.over_time(
-            f"sum by (instance, deployment) (wattline_deployment_gpus_unresolved{{{BY_DEPLOYMENT}}})",
-            "{{instance}}: not visible for {{deployment}}",
-        ),
-    ).decimals(0)
     versions = p.rows(
         "Which exporters run, and with which configuration?",
-        "One row for each exporter. “Configuration” is whether the last reload of the file worked; if it did not, the "
+        "One row for each exporter. “Config” is whether the last reload of the file worked; if it did not, the "
         "exporter goes on with the one before.",
         [
-            ("Node", "instance", {"custom__minWidth": 120}),
-            ("Version", "version", {"custom__width": 90}),
+            ("Node", "instance", {"custom__minWidth": 110}),
+            ("Version", "version", {"custom__width": 75}),
             ("", p.column(f"max by (instance, version) (wattline_build_info{{{OF_EXPORTER}}})"), {}),
             (
-                "Configuration",
+                "Config",
                 p.column(f"max by (instance) (wattline_config_last_reload_successful{{{OF_EXPORTER}}})"),
                 p.COLOURED_CELL
                 | {
-                    "custom__width": 120,
+                    "custom__width": 80,
                     "mappings": p.words_property({"0": ("refused", FAULT), "1": ("loaded", FINE)}),
                 },
             ),
             (
-                "Loaded",
+                "Since",
                 p.column(
                     f"1000 * max by (instance) (wattline_config_last_reload_success_timestamp_seconds{{{OF_EXPORTER}}})"
                 ),
-                {"unit": "dateTimeAsIso", "custom__width": 165},
+                {"unit": "dateTimeFromNow", "custom__width": 120},
             ),
         ],
     )
-    return [(down, 12, 9), (versions, 12, 9), (cost, 12, 8), (errors, 12, 8), (lost, 12, 8), (rejected, 12, 8)]
+    return [(down, 15, 9), (versions, 9, 9), (cost, 12, 8), (errors, 12, 8), (lost, 12, 8), (rejected, 12, 8)]
 
 
 def build() -> dashboard.Dashboard:

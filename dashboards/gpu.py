@@ -16,7 +16,6 @@ from dashboards.colours import (
     NEUTRAL,
     POWER,
     POWER_INSTANT,
-    REQUESTS_QUEUED,
     REQUESTS_RUNNING,
     STATE_COLOURS,
     TOKENS,
@@ -24,6 +23,8 @@ from dashboards.colours import (
 from dashboards.common import (
     GPU,
     OF_GPU,
+    RECEIVE,
+    TRANSMIT,
     Layout,
     gpu_activity,
     gpu_event_reasons,
@@ -55,17 +56,17 @@ def _identity() -> table.Panel:
                 "Deployment",
                 "deployment",
                 {
-                    "custom__minWidth": 100,
+                    "custom__width": 120,
                     "links": p.link("Open the deployment", to_deployment("__data.fields.Deployment")),
                 },
             ),
-            ("Node", "instance", {"custom__minWidth": 110}),
+            ("Node", "instance", {"custom__width": 125}),
             ("GPU", "gpu", {"custom__width": 50}),
-            ("Name", "name", {"custom__minWidth": 150}),
+            ("Name", "name", {"custom__minWidth": 150, "custom__wrapText": True}),
             ("Architecture", "architecture", {"custom__width": 105}),
             ("Driver", "driver", {"custom__width": 95}),
             ("Bus id", "pci_bus_id", {"custom__width": 145}),
-            ("Virtual", "virtualization", {"custom__width": 95}),
+            ("Virtual", "virtualization", {"custom__width": 105}),
             ("MIG", "mig", {"custom__width": 55}),
             ("Memory", "memory", {"custom__width": 85}),
             ("Energy from", "energy_source", {"custom__width": 100}),
@@ -77,7 +78,7 @@ def _identity() -> table.Panel:
 def _numbers() -> list[tuple[stat.Panel, int]]:
     answers = (
         p.number(
-            "Does it answer?",
+            "Answering?",
             "1 while the driver answers for this GPU. “lost” means that it was there and is gone: all its other series "
             "end then.",
             "none",
@@ -140,16 +141,16 @@ def _numbers() -> list[tuple[stat.Panel, int]]:
         .color_scheme(p.always(FLOOR))
     )
     energy = p.number(
-        "Energy in this time range",
+        "Energy drawn",
         "What it drew over the time range, by the board's energy counter where it has one.",
         "watth",
         p.now(f"increase(wattline_gpu_energy_joules_total{{{OF_GPU}}}[$__range]) / 3600", "energy"),
     ).decimals(1)
     xid = (
         p.number(
-            "XID errors in this time range",
-            "Errors that the driver reported for this GPU while the exporter listened. Any one deserves a look into "
-            "the kernel log.",
+            "XID errors",
+            "Errors that the driver reported for this GPU within the time range, while the exporter listened. Any "
+            "one deserves a look into the kernel log.",
             "none",
             p.now(f"increase(wattline_gpu_xid_errors_total{{{OF_GPU}}}[$__range])", "errors"),
         )
@@ -159,7 +160,7 @@ def _numbers() -> list[tuple[stat.Panel, int]]:
     )
     stuck = (
         p.number(
-            "Is utilisation believable?",
+            "Utilisation OK?",
             "“stuck” means that the driver reports 100 % although power is idle and no process holds the GPU.",
             "none",
             p.now(f"max(wattline_gpu_utilization_stuck{{{OF_GPU}}})", "stuck"),
@@ -260,8 +261,8 @@ def _link() -> list[timeseries.Panel]:
             p.over_time(f'{traffic}, direction="receive"}}', "receive: host to GPU"),
             p.over_time(capacity, "the link carries"),
         )
-        .override_by_name("transmit: GPU to host", p.properties(color=p.fixed(REQUESTS_RUNNING)))
-        .override_by_name("receive: host to GPU", p.properties(color=p.fixed(REQUESTS_QUEUED)))
+        .override_by_name("transmit: GPU to host", p.properties(**TRANSMIT))
+        .override_by_name("receive: host to GPU", p.properties(**RECEIVE))
         .override_by_name("the link carries", p.properties(**p.dashed(LIMIT)))
     )
     share = p.threshold_lines(
@@ -273,6 +274,8 @@ def _link() -> list[timeseries.Panel]:
         )
         .axis_soft_max(1)
         .thresholds(p.steps(*SHARE_OF_LINK_STEPS))
+        .override_by_name("transmit", p.properties(**TRANSMIT))
+        .override_by_name("receive", p.properties(**RECEIVE))
     )
     shape = (
         p.graph(
@@ -378,6 +381,7 @@ def build() -> dashboard.Dashboard:
     layout = Layout(board)
     for panel, width in _numbers():
         layout.place(panel, width, 4)
+    layout.place(_identity(), 24, 4)
     layout.place(_power(), 14, 10)
     layout.place(
         p.power_histogram(
@@ -400,8 +404,7 @@ def build() -> dashboard.Dashboard:
     layout.heading("Energy, heat, memory")
     for graph in (*_energy(), temperature, memory):
         layout.place(graph, 6, 8)
-    layout.heading("Identity and readings")
-    layout.place(_identity(), 24, 4)
+    layout.heading("Peers and readings")
     for graph in (peers, *_sources()):
         layout.place(graph, 8, 7)
     return board

@@ -199,6 +199,7 @@ def graph(title: str, description: str, unit: str, *queries: prometheus.Dataquer
         .show_points(c.VisibilityMode.NEVER)
         .span_nulls(False)
         .axis_border_show(False)
+        .color_scheme(dashboard.FieldColor().mode(d.FieldColorModeId.PALETTE_CLASSIC))
         .legend(legend_below())
         .tooltip(_tooltip())
     )
@@ -339,7 +340,7 @@ def scatter(
         .color_scheme(always(colour))
         .legend(common.VizLegendOptions().show_legend(False))
         .tooltip(common.VizTooltipOptions().mode(c.TooltipDisplayMode.SINGLE))
-        .override_by_name(x[1], properties(custom__axisLabel=x[1], unit="short", decimals=0))
+        .override_by_name(x[1], properties(custom__axisLabel=x[1], unit="locale", decimals=0))
         .override_by_name(y[1], properties(custom__axisLabel=y[1]))
         .max_data_points(400)
         # One frame with just these two fields: every release then takes the first for x and the second for y.

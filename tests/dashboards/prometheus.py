@@ -21,8 +21,8 @@ SERVERS = Path(__file__).parents[2] / ".servers"
 PATIENCE_SECONDS = 30.0
 
 
-def program(name: str, suite: str = "trixie") -> str:
-    """Path of a server that ``make servers`` has fetched.
+def program(name: str, suite: str = "sid") -> str:
+    """Path of a server that ``make servers`` has fetched; sid has a Prometheus 3, as the bundle.
 
     Raises:
         FileNotFoundError: it was not fetched.
@@ -66,7 +66,7 @@ class Prometheus:
 
 
 @contextmanager
-def serving(folder: Path, lines: Iterable[str], suite: str = "trixie") -> Iterator[Prometheus]:
+def serving(folder: Path, lines: Iterable[str], suite: str = "sid") -> Iterator[Prometheus]:
     """Write a past into ``folder`` and serve it on a free port of the loopback interface."""
     past, data, config = folder / "past.om", folder / "data", folder / "prometheus.yml"
     with past.open("w") as file:
