@@ -789,14 +789,17 @@ class NvmlSource:
                 if reading not in {question.reading for question in PCIE}:  # Those have a second source.
                     visit.failed(reading, _kind(code))
 
+    def _allocate(self) -> Any:
+        sample = _call("nvmlGpmSampleAlloc")
+        self._gpm_samples.append(sample)
+        return sample
+
     def _measure(self, gpu: _Gpu) -> dict[str, Any]:
         """Measure activity since the last time, as (metric, return code, value)."""
         if gpu.gpm is None:
             if not _call("nvmlGpmQueryDeviceSupport", gpu.handle).isSupportedDevice:
                 raise _CallFailed("not_supported")
-            for _ in range(2):
-                self._gpm_samples.append(_call("nvmlGpmSampleAlloc"))
-            gpu.gpm = _Gpm(*self._gpm_samples[-2:])
+            gpu.gpm = _Gpm(self._allocate(), self._allocate())
         gpm = gpu.gpm
         if gpm.taken_at is None or self._clock() - gpm.taken_at > GPM_MAX_SPAN:
             _call("nvmlGpmSampleGet", gpu.handle, gpm.older)

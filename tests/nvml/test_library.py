@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -194,3 +195,12 @@ def test_readings_wait_while_it_is_opened_anew_instead_of_missing_their_gpu(stan
     listing.join(20)
     sampling.join(20)
     assert watts == [pytest.approx(122.631)]
+
+
+def test_gpus_that_are_visited_at_once_do_not_share_what_is_allocated_for_them(standin: StandIn) -> None:
+    standin.say(*h200(8).splitlines(), "- nvmlGpmSampleAlloc delay_us=2000")
+    source = NvmlSource(inventory=NOWHERE)
+    source.discover()
+    with ThreadPoolExecutor(8) as pool:
+        activities = list(pool.map(source.activity, [uuid(gpu) for gpu in range(8)]))
+    assert [activity.errors for activity in activities] == [()] * 8
