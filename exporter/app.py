@@ -18,6 +18,8 @@ from exporter.analysis.observer import Observer
 from exporter.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride, Plan
 from exporter.analysis.snapshot import SourceView
 from exporter.config import ConfigError
+from exporter.discovery.periodic import Discovery
+from exporter.discovery.resolve import Discoverer
 from exporter.engines.scrape import EngineScraper, open_session
 from exporter.engines.target import EngineTarget
 from exporter.gpus.reader import GpuReader, Intervals
@@ -26,7 +28,7 @@ from exporter.publish.security import WebSecurity
 from exporter.publish.server import Publication, make_app
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import aiohttp
 
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from exporter.config import Config, Engine
     from exporter.gpus.source import GpuSource
     from exporter.publish.status import PhaseNow
-    from exporter.readings import Reading
+    from exporter.readings import GpuCondition, Reading
 
 log = logging.getLogger("wattline")
 
@@ -108,6 +110,7 @@ class Session:
         speed: how many seconds of that clock pass in a real one.
         on_read: is told the name of a source and the seconds that one reading took.
         tap: is given every reading after the observer, for instance to record it.
+        discoverer: finds out what ``auto`` in the configuration means.
     """
 
     def __init__(
@@ -119,10 +122,20 @@ class Session:
         speed: float = 1.0,
         on_read: Callable[[str, float], None] | None = None,
         tap: Callable[[Reading], None] | None = None,
+        discoverer: Discoverer | None = None,
     ) -> None:
-        self.config = config
+        self._configured = config
+        self._discovery = Discovery(
+            discoverer or Discoverer(),
+            conditions=self._conditions,
+            listed=self._listed,
+            deliver=self._go_on,
+            on_read=on_read,
+        )
+        self.config = self._discovery.known(config, {})
+        """What is in force; ``auto`` has been found out."""
         self.clock = clock
-        self.observer = Observer(plan_of(config))
+        self.observer = Observer(plan_of(self.config))
         self._source = source
         self._speed = speed
         self._on_read = on_read
@@ -131,15 +144,17 @@ class Session:
         self._reader: GpuReader | None = None
         self._scrapers: dict[str, EngineScraper] = {}
         self._scrape_interval = 0.0
+        self._changing = asyncio.Lock()
 
     async def start(self) -> None:
         """Begin to read."""
         self._http = open_session()
         await self._start_reader()
-        await self._start_scrapers()
+        await self.apply(self._configured)
 
     async def stop(self) -> None:
         """Stop reading; bounded even when a driver call or an engine hangs."""
+        await self._discovery.stop()
         stops = [scraper.stop() for scraper in self._scrapers.values()]
         if self._reader is not None:
             stops.append(self._reader.stop())
@@ -149,13 +164,29 @@ class Session:
 
     async def apply(self, config: Config) -> None:
         """Go on with another configuration; whatever stays the same keeps its past."""
-        same_beat = config.sample_interval == self.config.sample_interval
-        self.config = config
-        self.observer.replan(plan_of(config))
-        await self._start_scrapers()
-        if not same_beat and self._reader is not None:
-            await self._reader.stop()
-            await self._start_reader()
+        await self._go_on(self._discovery.begin(config))
+
+    async def _go_on(self, config: Config) -> None:
+        async with self._changing:
+            same_beat = config.sample_interval == self.config.sample_interval
+            self.config = config
+            self.observer.replan(plan_of(config))
+            await self._start_scrapers()
+            if not same_beat and self._reader is not None:
+                await self._reader.stop()
+                await self._start_reader()
+
+    def _conditions(self) -> tuple[Mapping[str, GpuCondition], bool]:
+        """The last condition of every GPU that is read, and whether none is missing."""
+        now = self.clock()
+        present = {uuid: gpu for uuid, gpu in self.observer.gpus.items() if not gpu.lost}
+        known = {uuid: c for uuid, gpu in present.items() if (c := gpu.condition_now(now)) is not None}
+        return known, bool(known) and len(known) == len(present)
+
+    def _listed(self, config: Config) -> Mapping[str, tuple[str, ...]]:
+        """The UUIDs behind the GPUs that a configuration lists, by deployment."""
+        plans = plan_of(config).deployments
+        return {plan.name: self.observer.members(plan)[0] for plan in plans if plan.gpus is not None}
 
     async def _start_reader(self) -> None:
         intervals = Intervals(
@@ -212,8 +243,11 @@ class Session:
                     rejected=dict(health.rejected),
                 )
             )
+        views += self._discovery.source()
         for name, scraper in self._scrapers.items():
-            track = self.observer.engines[name]
+            track = self.observer.engines.get(name)
+            if track is None:  # It is being stopped.
+                continue
             good = track.good[-1].t if track.good else None
             last = track.last
             views.append(

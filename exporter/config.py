@@ -332,7 +332,10 @@ def _claims(config: Config) -> Iterator[tuple[str, object, KeyPath, object]]:
         yield "the name", deployment.name, (*path, "name"), repr(deployment.name)
         if deployment.gpus == "all":
             yield "the claim to", "all", (*path, "gpus"), "all GPUs"
-        elif deployment.gpus != "auto":
+        elif deployment.gpus == "auto":
+            if deployment.engines == "auto":
+                yield "the claim to", "auto", (*path, "gpus"), "all servers that are found"
+        else:
             for at, gpu in enumerate(deployment.gpus):
                 yield "the GPU", gpu, (*path, "gpus", at), gpu
         for at_engine, engine in _engines(deployment, path):
