@@ -93,19 +93,15 @@ class Ledger:
             else:
                 self._errors[error.kind] += 1
 
-    def health(self, now: float, *, stale_after: float) -> SourceHealth:
-        """Tell how it stands; what was last read longer ago than ``stale_after`` seconds is not up."""
-        age = None if self._last_success is None else now - self._last_success
-        reason, detail = self.reason, self._detail
-        if reason is None and age is not None and age > stale_after:
-            reason, detail = "timeout", f"the last reading is {age:.0f} s old"
+    def health(self, now: float) -> SourceHealth:
+        """Tell how it stands."""
         return SourceHealth(
             source=self.source,
-            up=reason is None,
-            reason=reason or "",
-            detail=detail,
+            up=self.reason is None,
+            reason=self.reason or "",
+            detail=self._detail,
             last_success=self._last_success,
-            age_seconds=age,
+            age_seconds=None if self._last_success is None else now - self._last_success,
             errors=dict(self._errors),
             rejected=dict(self._rejected),
         )

@@ -113,6 +113,7 @@ class GpuReader:
         self._opened = False
         self._stuck: set[Worker] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
         self._surprises: set[tuple[str, type[Exception]]] = set()
         self._started_at = 0.0
         self._trouble = asyncio.Event()
@@ -125,6 +126,9 @@ class GpuReader:
 
     async def stop(self) -> None:
         """End reading and let go of the driver, within 2 s: a call that does not come back is left behind."""
+        if self._stopped:
+            return
+        self._stopped = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -146,9 +150,8 @@ class GpuReader:
         Args:
             now: on the reader's clock.
         """
-        stale_after = max(3 * self._intervals.sample, self._intervals.stuck)
-        gpus = [gpu.ledger.health(now, stale_after=stale_after) for gpu in self._gpus.values()]
-        whole = self._ledger.health(now, stale_after=math.inf)
+        gpus = [gpu.ledger.health(now) for gpu in self._gpus.values()]
+        whole = self._ledger.health(now)
         if whole.up and gpus and not any(gpu.up or gpu.reason == "starting" for gpu in gpus):
             whole = replace(whole, up=False, reason="no_gpu", detail="no GPU answers")
         return [whole, *gpus]
@@ -257,7 +260,9 @@ class GpuReader:
                     self._fail(error)
                     self._trouble.set()
                 case Exception() as error:
-                    gpu.ledger.count([ReadingError(visit.name, self._surprise(visit.name, error))])
+                    kind = self._surprise(visit.name, error)
+                    tell = gpu.ledger.failed if worker is gpu.readings else gpu.ledger.complain
+                    tell(kind, f"{visit.name}: {error!r}")
 
     def _take(self, gpu: _Gpu, visit: str, reading: GpuReading) -> None:
         match reading:

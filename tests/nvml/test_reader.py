@@ -13,7 +13,7 @@ import pytest
 
 from exporter.gpus.nvml import NvmlSource
 from exporter.gpus.reader import GpuReader, Intervals
-from exporter.readings import GpuActivity, Reading
+from exporter.readings import GpuActivity, GpuSample, Reading
 from tests.nvml.reading import FAST, NOWHERE, Collector, reading
 from tests.nvml.standin import StandIn, h200, uuid
 
@@ -369,14 +369,32 @@ async def test_an_error_that_nobody_foresaw_costs_its_own_lane(
     assert len([record for record in caplog.records if record.levelno >= logging.ERROR]) == 1
 
 
+async def test_a_gpu_whose_samples_fail_in_a_way_that_nobody_foresaw_is_not_up(standin: StandIn) -> None:
+    class Broken(NvmlSource):
+        def sample(self, uuid: str) -> GpuSample:
+            if uuid == A:
+                raise KeyError("unforeseen")
+            return super().sample(uuid)
+
+    async with reading(Broken(inventory=NOWHERE)) as seen:
+        await seen.until(lambda: seen.health(A).reason == "unexpected" if seen.samples(B) else False)
+        await seen.rounds(5, B)
+        assert not seen.is_up(A)
+        assert "KeyError" in seen.health(A).detail
+        assert seen.is_up(B)
+
+
 async def test_what_is_not_read_any_more_grows_old(standin: StandIn) -> None:
     async with reading() as seen:
         await seen.until(lambda: seen.is_up(A))
-        later = time.monotonic() + 100
-        health = next(h for h in seen.reader.health(later) if h.source == A)
-        assert not health.up
-        assert health.reason == "timeout"
-        assert health.age_seconds == pytest.approx(100, abs=5)
+        standin.say("0 * error=15")
+        await seen.until(lambda: not seen.is_up(A))
+        last = seen.health(A).last_success
+        assert last is not None
+        ages = {h.source: h.age_seconds for h in seen.reader.health(last + 100)}
+        assert ages[A] == 100
+        await seen.rounds(10, B)
+        assert seen.health(A).last_success == last, "and is not taken for read meanwhile"
 
 
 async def test_a_gpu_that_flaps_is_tried_less_and_less_often(standin: StandIn) -> None:
