@@ -30,6 +30,8 @@ WATCHED_REASONS = (
     "hw_power_brake_slowdown",
 )
 """Reasons that are counted from the start; any other begins to be counted when it is first seen."""
+ENERGY_MAX_GAP = 10.0
+"""The counter is dear to read and comes every third sample (docs/nvml.md); it goes on counting between two readings."""
 MIN_COVERAGE = 0.75
 """A mean over less of the window than this is not a mean over the window."""
 IMPOSSIBLE_FRACTION = 3.0
@@ -75,6 +77,7 @@ class GpuTrack:
         for spans in (self.energy, self._integrated):
             spans.horizon = self._horizon
             spans.max_gap = max(3.0, STALE_AFTER * plan.sample_interval)
+        self.energy.max_gap = max(ENERGY_MAX_GAP, self.energy.max_gap)
 
     # Feeding.
 
