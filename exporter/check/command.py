@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -16,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from exporter.check.render import drawn, show
 from exporter.check.report import Watched, encode
+from exporter.interrupt import until_interrupted
 from exporter.publish.words import STATE_TITLES, sentence
 from exporter.yamlfile import ConfigError
 
@@ -159,18 +159,7 @@ async def _watch_live(
     snapshots: AsyncIterator[Snapshot], watched: Watched, out: TextIO, screen: Console, *, as_json: bool
 ) -> None:
     """Show every verdict as it comes, until they end or somebody interrupts."""
-    loop, watching = asyncio.get_running_loop(), asyncio.current_task()
-    interrupted = False
-
-    def interrupt() -> None:
-        nonlocal interrupted
-        interrupted = True
-        if watching is not None:
-            watching.cancel()
-
-    with suppress(NotImplementedError, ValueError, RuntimeError):  # Not in the main thread: nothing to catch there.
-        loop.add_signal_handler(signal.SIGINT, interrupt)
-    try:
+    with until_interrupted():
         if screen.is_terminal and not as_json:
             # The alternate screen holds a table of any height; what is left at the end is the answer itself.
             with Live(console=screen, screen=True, auto_refresh=False) as display:
@@ -184,14 +173,6 @@ async def _watch_live(
                 lines = [encode(watched.report()).decode()] if as_json else _changes(snapshot, watched.seconds, said)
                 out.writelines(f"{line}\n" for line in lines)
                 out.flush()
-    except asyncio.CancelledError:
-        if not interrupted:
-            raise
-        if watching is not None:
-            watching.uncancel()
-    finally:
-        with suppress(NotImplementedError, ValueError, RuntimeError):
-            loop.remove_signal_handler(signal.SIGINT)
 
 
 def _changes(snapshot: Snapshot, seconds: float, said: dict[str, State]) -> Iterator[str]:

@@ -167,8 +167,9 @@ class RecordingObserver(Observer):
         super().observe(reading)
 
     def lose(self, uuid: str) -> None:
-        """Note that a GPU is gone."""
-        self._writer.lose(uuid)
+        """Note that a GPU is gone, once: it is said again as long as it is."""
+        if uuid in self.gpus and not self.gpus[uuid].lost:
+            self._writer.lose(uuid)
         super().lose(uuid)
 
     def restore_idle(self, uuid: str, watts: float) -> None:

@@ -16,9 +16,8 @@ from exporter.analysis.snapshot import SourceView
 from exporter.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample
 from exporter.recording.layout import Judged, RecordingError, Restored, bare_url
 from exporter.recording.reader import read_recording
-from exporter.recording.replay import paced, replay
+from exporter.recording.replay import replay
 from exporter.recording.writer import RecordingObserver, RecordingWriter
-from tests.recording.make import path_of
 from tests.recording.simulated import plan, watch
 
 if TYPE_CHECKING:
@@ -192,38 +191,3 @@ def test_an_hour_of_a_loaded_gpu_is_small_enough_for_a_bug_report(tmp_path: Path
         for _ in watch(RecordingObserver(plan(), writer), "healthy", 0.0, 60.0, power_samples=True):
             pass
     assert path.stat().st_size / 8 * 60 < 500_000
-
-
-class Clock:
-    """Real time that only moves by sleeping."""
-
-    t = 100.0
-
-    def now(self) -> float:
-        return self.t
-
-    async def sleep(self, seconds: float) -> None:
-        self.t += seconds
-
-
-async def test_a_paced_replay_shows_each_verdict_when_it_is_due() -> None:
-    clock = Clock()
-    shown = []
-    snapshots = list(replay(read_recording(path_of("idle"))))
-    async for snapshot in paced(snapshots, 4.0, clock.sleep, clock.now):
-        shown.append((snapshot.t, clock.t))
-        clock.t += 0.05  # What is done with it takes time, and does not add up.
-    assert [t for t, _ in shown] == [s.t for s in snapshots]
-    assert shown[-1][1] == pytest.approx(100.0 + (snapshots[-1].t - snapshots[0].t) / 4.0)
-
-
-async def test_a_paced_replay_does_not_wait_through_a_night() -> None:
-    waits: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        waits.append(seconds)
-
-    first, *_ = replay(read_recording(path_of("idle")))
-    async for _ in paced((first, replace(first, t=first.t + 8 * 3600)), 1.0, sleep, lambda: 0.0):
-        pass
-    assert waits == [0.0, 10.0]
