@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from exporter.analysis.idle import IdleLearner, idle_floor
 from exporter.analysis.snapshot import POWER_FRACTION_EDGES, GpuView
-from exporter.analysis.spans import Spans
+from exporter.analysis.spans import Accrued, Spans
 from exporter.gpus.pcie import link_bytes_per_second
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ WATCHED_REASONS = (
 )
 """Reasons that are counted from the start; any other begins to be counted when it is first seen."""
 ENERGY_MAX_GAP = 10.0
-"""The counter is dear to read and comes every third sample (docs/nvml.md); it goes on counting between two readings."""
+"""The counter is dear to read and comes with every fifth sample (docs/nvml.md); it goes on counting in between."""
 MIN_COVERAGE = 0.75
 """A mean over less of the window than this is not a mean over the window."""
 IMPOSSIBLE_FRACTION = 3.0
@@ -190,6 +190,10 @@ class GpuTrack:
     def power_mean(self, start: float, end: float) -> float | None:
         """Mean power from ``start`` to ``end`` in watts; ``None`` when readings cover too little of it."""
         accrued = self.energy_spans.between(start, end)
+        if self._counter is not None and start < self._counter[0] < end:
+            # Between two readings of the counter, power tells.
+            rest = self._integrated.between(self._counter[0], end)
+            accrued = Accrued(accrued.amount + rest.amount, accrued.covered + rest.covered)
         if accrued.covered < MIN_COVERAGE * (end - start):
             return None
         return accrued.rate()
