@@ -280,7 +280,7 @@ ENERGY = _Question(
     "energy",
     (_simple("nvmlDeviceGetTotalEnergyConsumption", "energy_joules", from_milli),),
     # 4 ms of a CPU on an H200, where the driver spins until the GPU's own processor has answered.
-    every=3.0,
+    every=5.0,
 )
 SAMPLE = (
     _Question("power", (_simple("nvmlDeviceGetPowerUsage", "power_watts", from_milli),)),

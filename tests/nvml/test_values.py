@@ -192,7 +192,7 @@ def test_power_samples_come_again_after_the_wall_clock_was_set_back(
 def test_dear_readings_are_left_out_of_most_samples(source: NvmlSource, standin: StandIn, clock: Clock) -> None:
     # A driver that spins for 4 ms for the energy of one GPU may not be asked by every sample of eight.
     with_energy, with_buffer = [], []
-    for second in range(7):
+    for second in range(11):
         clock.now = 12.5 + second + 0.05 * (second % 2)  # A schedule jitters.
         asked = standin.count("nvmlDeviceGetSamples.0", gpu=0)
         sample = source.sample(uuid(0))
@@ -200,8 +200,8 @@ def test_dear_readings_are_left_out_of_most_samples(source: NvmlSource, standin:
         assert sample.errors == ()
         with_energy += [second] if sample.energy_joules is not None else []
         with_buffer += [second] if standin.count("nvmlDeviceGetSamples.0", gpu=0) > asked else []
-    assert with_energy == [0, 3, 6]
-    assert with_buffer == [0, 2, 4, 6]
+    assert with_energy == [0, 5, 10]
+    assert with_buffer == [0, 2, 4, 6, 8, 10]
 
 
 def test_a_dear_reading_that_failed_is_asked_again_at_once(source: NvmlSource, standin: StandIn, clock: Clock) -> None:
