@@ -52,8 +52,8 @@ class _Place:
         return frozenset(self.server.gpus)
 
     def is_again(self, server: Server) -> bool:
-        """Whether this may be the same server after a restart, perhaps in another container."""
-        return (self.server.kind, self.server.model, self.server.port) == (server.kind, server.model, server.port)
+        """Whether this may be the same server after a restart, perhaps in another container or on another port."""
+        return (self.server.kind, self.server.model) == (server.kind, server.model)
 
 
 @dataclass(slots=True)
@@ -140,10 +140,10 @@ class Discoverer:
                 vacant.remove(same)
                 same.server, same.seen = server, now
         for server in homeless:
+            # Of several that have gone, rather the one on this port and on these GPUs.
             like = [p for p in vacant if p.is_again(server)]
-            # Of several that have gone, the one that was on these GPUs.
             if like:
-                place = max(like, key=lambda p: len(p.gpus & server.gpus.keys()))
+                place = max(like, key=lambda p: (p.server.port == server.port, len(p.gpus & server.gpus.keys())))
                 vacant.remove(place)
                 place.server, place.seen = server, now
             else:
