@@ -1,4 +1,4 @@
-"""A check of a simulated rig whose clock does not wait: ``python -m tests.check.on_a_terminal PHASE [--watch]``."""
+"""A check of a recorded phase whose clock does not wait: ``python -m tests.check.on_a_terminal PHASE [--watch]``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import itertools
 import sys
 from typing import TYPE_CHECKING
 
-from exporter.analysis.observer import Observer
 from exporter.check.command import judged, run
-from tests.recording.simulated import plan, watch
+from exporter.recording.reader import read_recording
+from exporter.recording.replay import replay
+from tests.recording.make import path_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
 
 
 class Rig:
-    """Verdicts of a simulated phase, over and over."""
+    """Verdicts of a phase, over and over."""
 
     def __init__(self, phase: str) -> None:
-        self.plan = plan(30.0)
-        self._verdicts: Iterator[Snapshot] = itertools.cycle(watch(Observer(self.plan), phase, 60.0, 100.0))
+        recording = read_recording(path_of(phase))
+        self.plan = recording.header.plan
+        self._verdicts: Iterator[Snapshot] = itertools.cycle(replay(recording))
 
     def judge(self) -> Snapshot:
         return next(self._verdicts)
