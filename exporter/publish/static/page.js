@@ -424,7 +424,7 @@ function gpuTable(gpus, owner) {
 function engineTable(engines, owner) {
   return table(`Engines of ${owner}`, engines, [
     ["Engine", (e) => e.name, "head"],
-    ["Scraped", (e) => (e.up ? h("span", { class: "good" }, "✓ up") : h("span", { class: "bad" }, `✕ ${e.error ?? "down"}`)), "first"],
+    ["Scraped", (e) => (e.up ? h("span", { class: "good" }, "✓ up") : h("span", { class: "bad" }, `✕ ${(e.error ?? "down").replaceAll("_", " ")}`)), "first"],
     ["Kind", (e) => given(e.kind, (kind) => [kind, e.version].filter(Boolean).join(" ")), "long"],
     ["Model", (e) => e.model, "long"],
     ["Run", (e) => given(e.running_requests, number), "n"],
