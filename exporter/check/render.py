@@ -14,13 +14,12 @@ from rich.text import Text
 
 from exporter.check.report import BAD_STATES, TROUBLE
 from exporter.durations import format_duration
-from exporter.publish.colours import STATE_COLOURS, text_on
+from exporter.publish.colours import terminal_style
 from exporter.publish.words import NORMAL, percent, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from exporter.analysis.snapshot import State
     from exporter.check.headroom import Headroom
     from exporter.check.report import Deployment, Engine, Gpu, Report, Verdict
 
@@ -248,14 +247,8 @@ def _engine(engine: Engine) -> str:
 # The verdicts.
 
 
-def state_style(state: State) -> str:
-    """How a state looks on a terminal; its name is always beside the colour."""
-    colour = STATE_COLOURS[state]
-    return f"bold {text_on(colour)} on {colour}"
-
-
 def _deployment(deployment: Deployment) -> Iterator[Part]:
-    yield Line(Text.assemble(f"{deployment.name}: ", (deployment.title, state_style(deployment.state))))
+    yield Line(Text.assemble(f"{deployment.name}: ", (deployment.title, terminal_style(deployment.state))))
     yield _line(f"{deployment.reason}.", 2)
     if tokens := _tokens(deployment):
         yield _line(tokens, 2)

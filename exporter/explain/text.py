@@ -9,8 +9,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from exporter.analysis.snapshot import State
-from exporter.check.render import state_style
 from exporter.durations import format_duration
+from exporter.publish.colours import terminal_style
 from exporter.publish.words import CAUSE_TITLES, STATE_TITLES, percent, sentence
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _first_line(stretch: Stretch, start: float) -> Text:
     title = STATE_TITLES[stretch.state]
     return Text.assemble(
         when,
-        (title, state_style(stretch.state)),
+        (title, terminal_style(stretch.state)),
         " " * (STATE_WIDTH - len(title)),
         seconds,
         "  ".join(_numbers(stretch)),

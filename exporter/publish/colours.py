@@ -42,3 +42,9 @@ def contrast(one: str, other: str) -> float:
 def text_on(colour: str) -> str:
     """Black or white, whichever reads better on ``colour``."""
     return max((DARK_TEXT, LIGHT_TEXT), key=lambda text: contrast(text, colour))
+
+
+def terminal_style(state: State) -> str:
+    """How the name of a state looks on a terminal, in the words of the ``rich`` library."""
+    colour = STATE_COLOURS[state]
+    return f"bold {text_on(colour)} on {colour}"
