@@ -172,6 +172,23 @@ def test_an_idle_floor_that_was_known_before_counts_in_the_replay_too(tmp_path: 
     assert (floor.watts, floor.source) == (61.0, "learned")
 
 
+def test_a_gpu_that_is_lost_is_lost_in_the_replay_too(tmp_path: Path) -> None:
+    path = tmp_path / "file.gz"
+    with RecordingWriter(path, PLAN) as writer:
+        observer = RecordingObserver(PLAN, writer)
+        observer.observe(GpuIdentity(UUIDS[0], 0))
+        observer.observe(GpuSample(1.0, UUIDS[0], power_watts=300.0))
+        there = observer.judge(1.0)
+        for _ in range(2):  # It is said again as long as it is.
+            observer.lose(UUIDS[0])
+        gone = observer.judge(2.0)
+        observer.observe(GpuIdentity(UUIDS[0], 0))
+        back = observer.judge(2.5)
+    assert [s.gpus[0].up for s in (there, gone, back)] == [True, False, True]
+    assert list(replay(read_recording(path))) == [there, gone, back]
+    assert sum(isinstance(event, Lost) for event in read_recording(path)) == 1
+
+
 def test_a_replay_may_judge_by_other_thresholds() -> None:
     recording = read_recording(path_of("collectives"))
     lenient = replace(recording.header.plan, thresholds=Thresholds(low_tdp_fraction=0.40))
