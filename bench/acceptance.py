@@ -51,7 +51,7 @@ ROWS = (
     Row("launch_bound", busy=True, state="idle_while_busy"),
     Row("spin", busy=True, state="idle_while_busy", cause="spinning"),
     Row("pcie_copy", busy=True, state="idle_while_busy", cause="pcie_bandwidth"),
-    Row("burst_10", busy=True, state="idle_while_busy"),
+    Row("burst_5", busy=True, state="idle_while_busy"),
     Row("burst_50", busy=True, state="working"),
     Row("dram_copy", busy=True, state="working", cause="memory_bound"),
     Row("decode", busy=True, state="working", cause="memory_bound"),

@@ -1,6 +1,6 @@
 """Every value of the exporter beside nvidia-smi's, on a real GPU under a real load.
 
-Usage: ``python bench/compare_nvidia_smi.py [--load decode] [--seconds 75] [--save DIR]`` — needs one NVIDIA GPU and
+Usage: ``python -m bench.compare_nvidia_smi [--load decode] [--seconds 75] [--save DIR]`` — needs one NVIDIA GPU and
 PyTorch with CUDA. Starts a load and ``wattline serve``, and at the end reads both at one moment. ``--save`` keeps the
 metrics and nvidia-smi's whole answer.
 """

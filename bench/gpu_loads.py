@@ -77,8 +77,13 @@ def gemm(deadline: float) -> None:
 def _bursts(deadline: float, busy: float, period: float) -> None:
     step = _product()
     while (start := time.monotonic()) < deadline:
-        _until(start + busy, step, batch=4)
+        _until(start + busy, step, batch=1)
         time.sleep(max(0.0, start + period - time.monotonic()))
+
+
+def burst_5(deadline: float) -> None:
+    """25 ms of matrix product every 500 ms."""
+    _bursts(deadline, 0.025, 0.5)
 
 
 def burst_10(deadline: float) -> None:
@@ -113,7 +118,8 @@ def decode(deadline: float) -> None:
 
 
 LOADS: dict[str, Callable[[float], None]] = {
-    f.__name__: f for f in (idle_context, spin, launch_bound, pcie_copy, dram_copy, gemm, burst_10, burst_50, decode)
+    f.__name__: f
+    for f in (idle_context, spin, launch_bound, pcie_copy, dram_copy, gemm, burst_5, burst_10, burst_50, decode)
 }
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Does the exporter disturb the load that it watches? Alternating pairs with and without it, in one run.
 
-Usage: ``python bench/invisible.py [--pairs 10] [--seconds 6] [--json FILE]`` — needs one NVIDIA GPU and PyTorch with
+Usage: ``python -m bench.invisible [--pairs 10] [--seconds 6] [--json FILE]`` — needs one NVIDIA GPU and PyTorch with
 CUDA. A decode-like step (batch 8 through 32 layers of 8192 x 8192, one CUDA graph) is replayed and timed on the GPU's
 own clock, step by step. Prints the relative difference of the throughput and of the 99th percentile of the step time,
 with 95 % confidence intervals over the pairs (Student's t). Changes no setting of the card.

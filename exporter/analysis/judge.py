@@ -123,7 +123,8 @@ def _saturated(e: Evidence, t: Thresholds) -> str:
         return ""
     if e.tdp_fraction is not None and e.tdp_fraction >= t.saturated_tdp_fraction:
         return f"{_percent(e.tdp_fraction)} of the power limit"
-    if e.power_cap_share is not None and e.power_cap_share >= t.power_cap_share:
+    capped = e.power_cap_share is not None and e.power_cap_share >= t.power_cap_share
+    if capped and not _low(e.tdp_fraction, t.power_cap_tdp_fraction):
         return f"the power cap held the clocks for {_percent(e.power_cap_share)} of the window"
     return ""
 

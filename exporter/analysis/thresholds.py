@@ -30,6 +30,8 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     saturated_tdp_fraction: Ratio = 0.95
     power_cap_share: Ratio = 0.5
     """Share of the window in which the power cap holds the clocks down, to call a GPU saturated."""
+    power_cap_tdp_fraction: Ratio = 0.75
+    """The cap saturates only where the mean is high, too: bursts at half the time touch it at 0.70 of the limit."""
     busy_requests: Requests = 4.0
     """A single request on a big rig is not a busy server."""
     loaded_requests: Requests = 32.0
