@@ -102,10 +102,12 @@ def _parts(report: Report, width: int) -> Iterator[Part]:
     for deployment in report.deployments:
         yield _line()
         yield from _deployment(deployment)
-    if report.not_read:
+    # The servers have spoken for themselves above.
+    not_read = [source for source in report.not_read if not source.name.startswith("engine:")]
+    if not_read:
         yield _line()
         yield _line("Could not be read:", style="bold")
-        for source in report.not_read:
+        for source in not_read:
             yield _line(f"{source.name}: {source.detail or 'no answer'}", 2)
     yield _line()
     verdict = (VERDICTS[report.verdict], VERDICT_STYLES[report.verdict])
