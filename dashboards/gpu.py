@@ -160,7 +160,7 @@ def _numbers() -> list[tuple[stat.Panel, int]]:
     )
     stuck = (
         p.number(
-            "Utilisation OK?",
+            "Utilisation",
             "“stuck” means that the driver reports 100 % although power is idle and no process holds the GPU.",
             "none",
             p.now(f"max(wattline_gpu_utilization_stuck{{{OF_GPU}}})", "stuck"),

@@ -14,8 +14,8 @@ from tests.dashboards.boards import BOARDS, NAMES, ROOT, every_target, filled, v
 from tests.dashboards.promql import metrics
 
 DELIBERATELY_UNUSED = {
-    "wattline_gpu_power_fraction_sum": "the heatmap shows the whole distribution; its mean is wattline_gpu_tdp_fraction",
-    "wattline_source_read_seconds_sum": "the dashboards show a quantile, which tells of a slow driver earlier than a mean",
+    "wattline_gpu_power_fraction_sum": "the heatmap shows the distribution, wattline_gpu_tdp_fraction its mean",
+    "wattline_source_read_seconds_sum": "a quantile tells of a slow driver earlier than a mean",
     "wattline_source_read_seconds_count": "as its sum",
 }
 

@@ -1,0 +1,247 @@
+"""The bundle as Docker Compose reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "docker-compose.yml"
+HOST = ROOT / "docker-compose.host.yml"
+EVERYBODY = {"alert-log", "alertmanager", "grafana", "grafana-password", "prometheus"}
+ONE_SHOT = {"grafana-password"}
+
+pytestmark = pytest.mark.servers
+
+
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which nobody has set anything of ours."""
+    kept = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME"}}
+    return kept | dict(variables)
+
+
+def config(
+    program: str, *arguments: str | Path, cwd: Path = ROOT, variables: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    told = subprocess.run(
+        [program, *arguments, "config", "--format", "json"],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=environment(variables or {}),
+    )
+    assert told.returncode == 0, told.stderr
+    assert told.stderr == "", "no variable is left without a value"
+    read: dict[str, Any] = json.loads(told.stdout)
+    return read
+
+
+@pytest.fixture(scope="module", params=["gpu", "demo"])
+def bundle(request: pytest.FixtureRequest, docker_compose: str) -> dict[str, Any]:
+    return config(docker_compose, "--profile", request.param)
+
+
+@pytest.fixture(scope="module")
+def both(docker_compose: str) -> dict[str, Any]:
+    return config(docker_compose, "--profile", "gpu", "--profile", "demo")
+
+
+def services(bundle: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    listed: dict[str, dict[str, Any]] = bundle["services"]
+    return listed
+
+
+def test_a_profile_brings_its_exporter_and_everything_around_it(docker_compose: str) -> None:
+    for profile, exporter in (("gpu", "exporter"), ("demo", "demo")):
+        found = config(docker_compose, "--profile", profile)
+        assert set(found["services"]) == EVERYBODY | {exporter}
+        assert "exporter" in {
+            *found["services"][exporter]["networks"]["default"]["aliases"],
+        }, "Prometheus finds it under one name"
+
+
+def test_only_the_exporter_on_gpus_asks_for_a_gpu_and_nobody_waits_for_it(both: dict[str, Any]) -> None:
+    asking = {name for name, service in services(both).items() if service.get("deploy", {}).get("resources")}
+    assert asking == {"exporter"}
+    (device,) = services(both)["exporter"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": -1, "capabilities": ["gpu", "utility"]}
+    waited_for = {name for service in services(both).values() for name in service.get("depends_on") or ()}
+    assert not waited_for & {"exporter", "demo"}
+
+
+def test_every_image_is_pinned(both: dict[str, Any]) -> None:
+    for name, service in services(both).items():
+        if "build" in service:
+            assert service["image"] == "wattline:local"
+            continue
+        assert re.fullmatch(r"docker\.io/[\w/]+:v?\d+\.\d+\.\d+", service["image"]), name
+    assert re.search(r"prometheus:v3\.", services(both)["prometheus"]["image"])
+
+
+def test_no_container_can_do_more_than_it_must(both: dict[str, Any]) -> None:
+    for name, service in services(both).items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert not {"privileged", "cap_add", "devices", "pid", "ipc", "user"} & set(service), name
+        assert service["pids_limit"] > 0, name
+        assert int(service["mem_limit"]) >= 64 * 2**20, name
+
+
+def test_every_service_comes_back_and_fills_no_disk_with_logs(both: dict[str, Any]) -> None:
+    for name, service in services(both).items():
+        assert service["restart"] == ("no" if name in ONE_SHOT else "unless-stopped"), name
+        assert service["logging"] == {"driver": "json-file", "options": {"max-size": "10m", "max-file": "3"}}, name
+        assert service["stop_grace_period"], name
+
+
+def test_every_service_that_stays_has_a_health_check(both: dict[str, Any]) -> None:
+    image = (ROOT / "Dockerfile").read_text()
+    for name, service in services(both).items():
+        if name in ONE_SHOT:
+            assert service["healthcheck"] == {"disable": True}
+        elif name in {"exporter", "demo"}:
+            assert "HEALTHCHECK" in image
+            assert "healthcheck" not in service
+        else:
+            assert service["healthcheck"]["test"][0] == "CMD", "no shell is needed"
+
+
+def test_ports_are_on_loopback_and_each_can_be_changed(docker_compose: str, both: dict[str, Any]) -> None:
+    ports = {name: service["ports"] for name, service in services(both).items() if service.get("ports")}
+    assert {port["host_ip"] for each in ports.values() for port in each} == {"127.0.0.1"}
+    assert {name: [port["published"] for port in each] for name, each in ports.items()} == {
+        "exporter": ["10087"],
+        "demo": ["10087"],
+        "prometheus": ["9090"],
+        "alertmanager": ["9093"],
+        "grafana": ["3000"],
+    }
+    changed = config(
+        docker_compose,
+        "--profile",
+        "demo",
+        variables={
+            "WATTLINE_PORT": "1",
+            "PROMETHEUS_PORT": "2",
+            "ALERTMANAGER_PORT": "3",
+            "GRAFANA_PORT": "4",
+            "BIND_ADDRESS": "127.0.0.2",
+        },
+    )
+    published = [(p["host_ip"], p["published"]) for s in services(changed).values() for p in s.get("ports") or ()]
+    assert sorted(published) == [("127.0.0.2", str(port)) for port in range(1, 5)]
+
+
+def test_what_is_mounted_is_there_and_is_of_the_right_kind(both: dict[str, Any]) -> None:
+    declared = yaml.safe_load(COMPOSE.read_text())["services"]
+    for name, service in services(both).items():
+        for mount in service.get("volumes") or ():
+            if mount["type"] != "bind":
+                continue
+            source = Path(mount["source"])
+            assert source.exists(), (name, source)
+            assert source.is_dir() == (Path(mount["target"]).suffix == ""), "a file is mounted on a file"
+            assert mount["read_only"] is True, (name, source)
+    for service in declared.values():
+        for mount in service.get("volumes") or ():
+            if isinstance(mount, dict) and mount["type"] == "bind":
+                assert mount["bind"] == {"create_host_path": False}, "a missing file never becomes a directory"
+
+
+def test_others_may_read_what_is_mounted(both: dict[str, Any]) -> None:
+    """The containers run as users of their own."""
+    sources = {
+        Path(mount["source"])
+        for service in services(both).values()
+        for mount in service.get("volumes") or ()
+        if mount["type"] == "bind"
+    }
+    for source in sources:
+        for path in (source, *source.rglob("*")):
+            if "__pycache__" not in path.parts:
+                assert path.stat().st_mode & 0o004, path
+
+
+def test_data_lives_in_named_volumes(both: dict[str, Any]) -> None:
+    used = {
+        mount["source"]
+        for service in services(both).values()
+        for mount in service.get("volumes") or ()
+        if mount["type"] == "volume"
+    }
+    assert used == set(both["volumes"]) == {"wattline", "prometheus", "alertmanager", "grafana", "grafana-password"}
+
+
+def test_it_works_from_another_folder(docker_compose: str, tmp_path: Path) -> None:
+    there = config(docker_compose, "--file", COMPOSE, "--profile", "demo", cwd=tmp_path)
+    assert there == config(docker_compose, "--profile", "demo")
+
+
+def test_a_set_password_reaches_only_the_service_that_writes_it_down(docker_compose: str) -> None:
+    bundle = config(docker_compose, "--profile", "demo", variables={"GRAFANA_PASSWORD": "s3cret"})
+    holders = {name for name, service in services(bundle).items() if "s3cret" in json.dumps(service)}
+    assert holders == {"grafana-password"}
+    grafana = services(bundle)["grafana"]
+    assert grafana["environment"]["GF_SECURITY_ADMIN_PASSWORD__FILE"] == "/run/wattline/grafana_password"
+    assert grafana["depends_on"]["grafana-password"]["condition"] == "service_completed_successfully"
+
+
+def test_the_engine_on_the_host_is_reached_by_its_name(both: dict[str, Any]) -> None:
+    assert services(both)["exporter"]["extra_hosts"] == ["host.docker.internal=host-gateway"]
+    watched = yaml.safe_load((ROOT / "deploy/compose/wattline.yml").read_text())
+    assert watched["deployments"][0]["engines"][0]["url"] == "http://host.docker.internal:30000/metrics"
+
+
+def test_in_the_network_of_the_host_there_are_no_ports_and_prometheus_looks_there(docker_compose: str) -> None:
+    bundle = config(docker_compose, "--file", COMPOSE, "--file", HOST, "--profile", "gpu")
+    exporter = services(bundle)["exporter"]
+    assert exporter["network_mode"] == "host"
+    assert not exporter.get("ports")
+    assert not exporter.get("networks")
+    assert exporter["command"] == ["serve", "--config.file=/etc/wattline/wattline.host.yml"]
+    assert "exporter=host-gateway" in services(bundle)["prometheus"]["extra_hosts"]
+
+
+def used_variables() -> set[str]:
+    return set(re.findall(r"\$\{(\w+)", COMPOSE.read_text() + HOST.read_text()))
+
+
+def offered() -> dict[str, str]:
+    """What the example offers, with the values that stand there."""
+    return dict(re.findall(r"^#?([A-Z_]+)=(.*)$", (ROOT / ".env.example").read_text(), re.MULTILINE))
+
+
+def test_the_example_names_every_variable_and_no_other() -> None:
+    assert set(offered()) == used_variables() | {"COMPOSE_PROFILES"}
+
+
+def test_the_example_shows_the_defaults(docker_compose: str) -> None:
+    shown = {name: value for name, value in offered().items() if value and name != "COMPOSE_PROFILES"}
+    assert config(docker_compose, "--profile", "gpu", variables=shown) == config(docker_compose, "--profile", "gpu")
+
+
+def test_with_a_profile_in_the_environment_no_flag_is_needed(docker_compose: str) -> None:
+    assert "exporter" in config(docker_compose, variables={"COMPOSE_PROFILES": "gpu"})["services"]
+
+
+def test_exporters_configuration_is_right() -> None:
+    from exporter.config import load
+
+    for name, host in (("wattline.yml", "host.docker.internal"), ("wattline.host.yml", "127.0.0.1")):
+        read = load(ROOT / "deploy" / "compose" / name)
+        assert read.state_file == "/var/lib/wattline/state.json"
+        engines = read.deployments[0].engines
+        assert engines != "auto"
+        assert host in engines[0].url
