@@ -1,94 +1,46 @@
-"""The running exporter: readers in, verdicts once a second, everything published from memory."""
+"""The running exporter: verdicts on a steady beat, published from memory until a signal ends it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import signal
-import time
 from contextlib import AsyncExitStack, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from aiohttp import web
 
-from exporter import __version__, state
-from exporter.analysis.observer import Observer
-from exporter.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride, Plan
-from exporter.analysis.snapshot import SourceView
-from exporter.config import ConfigError
-from exporter.discovery.periodic import Discovery
-from exporter.discovery.resolve import Discoverer
-from exporter.engines.scrape import EngineScraper, open_session
-from exporter.engines.target import EngineTarget
-from exporter.gpus.reader import GpuReader, Intervals
+from exporter import __version__
 from exporter.publish.limits import MAX_CONCURRENT, SERVER_LIMITS, install
 from exporter.publish.security import WebSecurity
 from exporter.publish.server import Publication, make_app
+from exporter.yamlfile import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import aiohttp
+    from collections.abc import Awaitable, Callable, Mapping
 
     from exporter.analysis.snapshot import Snapshot
-    from exporter.config import Config, Engine
-    from exporter.gpus.source import GpuSource
+    from exporter.config import Config
     from exporter.publish.status import PhaseNow
-    from exporter.readings import GpuCondition, Reading
 
 log = logging.getLogger("wattline")
 
-ACTIVITY_INTERVAL = 5.0
-CONDITION_INTERVAL = 30.0
-DISCOVER_INTERVAL = 30.0
-SAVE_EVERY = 300.0
-"""Seconds between two writes of the state file."""
 
+class Served(Protocol):
+    """What reads and judges: a session of this host, or a recording."""
 
-def plan_of(config: Config) -> Plan:
-    """What the analysis must know of a configuration."""
-    return Plan(
-        deployments=tuple(
-            DeploymentPlan(
-                name=d.name,
-                engines=tuple(EnginePlan(e.name, e.url, e.count_tokens) for e in _engines(d.engines)),
-                gpus=None if isinstance(d.gpus, str) else d.gpus,
-            )
-            for d in config.deployments
-        ),
-        window=config.window,
-        grace=config.grace,
-        sample_interval=config.sample_interval,
-        activity_interval=max(ACTIVITY_INTERVAL, config.sample_interval),
-        condition_interval=CONDITION_INTERVAL,
-        engine_interval=config.engine_interval,
-        thresholds=config.thresholds,
-        overrides={u: GpuOverride(g.idle_power_watts, g.power_limit_watts) for u, g in config.gpus.items()},
-    )
+    async def start(self) -> None:
+        """Begin to read."""
 
+    async def stop(self) -> None:
+        """Stop reading."""
 
-def targets_of(config: Config) -> dict[str, EngineTarget]:
-    """Every engine to be scraped, by name."""
-    return {
-        e.name: EngineTarget(
-            name=e.name,
-            url=e.url,
-            kind=e.kind,
-            bearer_token_file=e.bearer_token_file,
-            bearer_token_env=e.bearer_token_env,
-            ca_file=e.ca_file,
-            server_name=e.server_name,
-            insecure_skip_verify=e.insecure_skip_verify,
-        )
-        for d in config.deployments
-        for e in _engines(d.engines)
-    }
+    def judge(self) -> Snapshot:
+        """Everything that is known and believed now."""
 
-
-def _engines(engines: tuple[Engine, ...] | str) -> tuple[Engine, ...]:
-    return () if isinstance(engines, str) else engines
+    def beat(self) -> float:
+        """Real seconds from one verdict to the next."""
 
 
 def for_people(config: Config) -> dict[str, Any]:
@@ -100,213 +52,34 @@ def for_people(config: Config) -> dict[str, Any]:
     return shown
 
 
-class Session:
-    """Everything that reads, and the observer that is fed: one host's GPUs and the engines of one configuration.
-
-    Args:
-        config: what to watch.
-        source: the GPUs.
-        clock: the clock of all readings, in seconds.
-        speed: how many seconds of that clock pass in a real one.
-        on_read: is told the name of a source and the seconds that one reading took.
-        tap: is given every reading after the observer, for instance to record it.
-        discoverer: finds out what ``auto`` in the configuration means.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        source: GpuSource,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        speed: float = 1.0,
-        on_read: Callable[[str, float], None] | None = None,
-        tap: Callable[[Reading], None] | None = None,
-        discoverer: Discoverer | None = None,
-    ) -> None:
-        self._configured = config
-        self._discovery = Discovery(
-            discoverer or Discoverer(),
-            conditions=self._conditions,
-            listed=self._listed,
-            deliver=self._go_on,
-            on_read=on_read,
-        )
-        self.config = self._discovery.known(config, {})
-        """What is in force; ``auto`` has been found out."""
-        self.clock = clock
-        self.observer = Observer(plan_of(self.config))
-        self._source = source
-        self._speed = speed
-        self._on_read = on_read
-        self._tap = tap
-        self._http: aiohttp.ClientSession | None = None
-        self._reader: GpuReader | None = None
-        self._scrapers: dict[str, EngineScraper] = {}
-        self._scrape_interval = 0.0
-        self._changing = asyncio.Lock()
-
-    async def start(self) -> None:
-        """Begin to read."""
-        self._http = open_session()
-        await self._start_reader()
-        await self.apply(self._configured)
-
-    async def stop(self) -> None:
-        """Stop reading; bounded even when a driver call or an engine hangs."""
-        await self._discovery.stop()
-        stops = [scraper.stop() for scraper in self._scrapers.values()]
-        if self._reader is not None:
-            stops.append(self._reader.stop())
-        await asyncio.gather(*stops)
-        if self._http is not None:
-            await self._http.close()
-
-    async def apply(self, config: Config) -> None:
-        """Go on with another configuration; whatever stays the same keeps its past."""
-        await self._go_on(self._discovery.begin(config))
-
-    async def _go_on(self, config: Config) -> None:
-        async with self._changing:
-            same_beat = config.sample_interval == self.config.sample_interval
-            self.config = config
-            self.observer.replan(plan_of(config))
-            await self._start_scrapers()
-            if not same_beat and self._reader is not None:
-                await self._reader.stop()
-                await self._start_reader()
-
-    def _conditions(self) -> tuple[Mapping[str, GpuCondition], bool]:
-        """The last condition of every GPU that is read, and whether none is missing."""
-        now = self.clock()
-        present = {uuid: gpu for uuid, gpu in self.observer.gpus.items() if not gpu.lost}
-        known = {uuid: c for uuid, gpu in present.items() if (c := gpu.condition_now(now)) is not None}
-        return known, bool(known) and len(known) == len(present)
-
-    def _listed(self, config: Config) -> Mapping[str, tuple[str, ...]]:
-        """The UUIDs behind the GPUs that a configuration lists, by deployment."""
-        plans = plan_of(config).deployments
-        return {plan.name: self.observer.members(plan)[0] for plan in plans if plan.gpus is not None}
-
-    async def _start_reader(self) -> None:
-        intervals = Intervals(
-            sample=self.config.sample_interval / self._speed,
-            activity=self.observer.plan.activity_interval / self._speed,
-            condition=CONDITION_INTERVAL / self._speed,
-            discover=DISCOVER_INTERVAL / self._speed,
-        )
-        self._reader = GpuReader(
-            self._source, self.take, intervals=intervals, clock=self.clock, on_read=self._on_read or (lambda *_: None)
-        )
-        await self._reader.start()
-
-    async def _start_scrapers(self) -> None:
-        """Begin to scrape what is configured now, and stop what is not or is reached another way."""
-        assert self._http is not None  # noqa: S101 - start() comes first
-        interval = self.config.engine_interval / self._speed
-        wanted = targets_of(self.config)
-        same_beat, self._scrape_interval = self._scrape_interval == interval, interval
-        for name, scraper in list(self._scrapers.items()):
-            if wanted.get(name) != scraper.target or not same_beat:
-                await self._scrapers.pop(name).stop()
-        for name, target in wanted.items():
-            if name not in self._scrapers:
-                self._scrapers[name] = EngineScraper(
-                    target,
-                    session=self._http,
-                    interval=interval,
-                    deliver=self.take,
-                    on_read=self._on_read,
-                    clock=self.clock,
-                )
-                await self._scrapers[name].start()
-
-    def take(self, reading: Reading) -> None:
-        """Give a reading to all who want it."""
-        self.observer.observe(reading)
-        if self._tap is not None:
-            self._tap(reading)
-
-    def sources(self, now: float) -> tuple[SourceView, ...]:
-        """How reading goes, source by source."""
-        views = []
-        for health in self._reader.health(now) if self._reader else ():
-            if not health.up:
-                self.observer.lose(health.source)
-            views.append(
-                SourceView(
-                    name=health.source,
-                    up=health.up,
-                    age_seconds=health.age_seconds,
-                    detail=health.detail,
-                    errors=dict(health.errors),
-                    rejected=dict(health.rejected),
-                )
-            )
-        views += self._discovery.source()
-        for name, scraper in self._scrapers.items():
-            track = self.observer.engines.get(name)
-            if track is None:  # It is being stopped.
-                continue
-            good = track.good[-1].t if track.good else None
-            last = track.last
-            views.append(
-                SourceView(
-                    name=scraper.target.source,
-                    up=last is not None and last.up and track.readable(now),
-                    age_seconds=None if good is None else max(0.0, now - good),
-                    detail="" if last is None or last.up else last.error or "",
-                    errors=dict(scraper.errors),
-                )
-            )
-        return tuple(views)
-
-    def beat(self) -> float:
-        """Real seconds from one verdict to the next."""
-        return self.config.sample_interval / self._speed
-
-    def judge(self) -> Snapshot:
-        """Everything that is known and believed now."""
-        now = self.clock()
-        return self.observer.judge(now, self.sources(now))
-
-    # The idle floors outlive the process.
-
-    def restore(self, idle_power_watts: dict[str, float]) -> None:
-        """Begin from floors that were learned before."""
-        for uuid, watts in idle_power_watts.items():
-            self.observer.restore_idle(uuid, watts)
-
-    def learned(self) -> dict[str, float]:
-        """The idle floors learned so far, in watts by UUID."""
-        return self.observer.learned_idle()
-
-
 class Exporter:
-    """A session that is served over HTTP.
+    """What is judged, served over HTTP until a signal ends it.
 
     Args:
-        session: what reads.
+        session: what reads and judges; started and stopped here.
         publication: what is served.
         listen: host (``None`` for all addresses) and port.
         telemetry_path: path of the metrics.
         web_config: file with TLS and users, if any.
         max_requests: served at once.
-        reload_config: reads the configuration again; ``None`` when there is none to read.
+        configuration: what is in force, for people: without secrets.
+        reload_config: takes the configuration file into force again, or raises :class:`ConfigError`; ``None`` when
+            there is none to read.
         enable_lifecycle: whether ``POST /-/reload`` exists.
         phase: what a demo goes through now.
     """
 
     def __init__(
         self,
-        session: Session,
+        session: Served,
         publication: Publication,
         *,
         listen: tuple[str | None, int],
         telemetry_path: str = "/metrics",
         web_config: str | None = None,
         max_requests: int = MAX_CONCURRENT,
-        reload_config: Callable[[], Config] | None = None,
+        configuration: Callable[[], Mapping[str, Any]] | None = None,
+        reload_config: Callable[[], Awaitable[None]] | None = None,
         enable_lifecycle: bool = False,
         phase: Callable[[], PhaseNow | None] | None = None,
     ) -> None:
@@ -316,11 +89,12 @@ class Exporter:
         self._telemetry_path = telemetry_path
         self._security = WebSecurity(web_config)
         self._max_requests = max_requests
+        self._configuration = configuration
         self._reload_config = reload_config
         self._enable_lifecycle = enable_lifecycle
         self._phase = phase
         self._stopping = asyncio.Event()
-        self._saved_at = time.monotonic()
+        self._judging = True
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT.
@@ -335,13 +109,11 @@ class Exporter:
             loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(self.reload()))
         async with AsyncExitStack() as stack:
             await self._serve(stack)
-            self._load_state()
             await self.session.start()
             stack.push_async_callback(self.session.stop)
             self.publication.registry.reload_ok.set(1)
             self.publication.registry.reload_time.set_to_current_time()
             await self._judge_until_stopped()
-            self._save_state()
         log.info("Wattline has stopped")
 
     async def _serve(self, stack: AsyncExitStack) -> None:
@@ -349,7 +121,7 @@ class Exporter:
             self.publication,
             telemetry_path=self._telemetry_path,
             reload_config=self.reload if self._enable_lifecycle and self._reload_config else None,
-            configuration=lambda: for_people(self.session.config),
+            configuration=self._configuration,
             phase=self._phase,
         )
         install(app, self._max_requests)
@@ -372,12 +144,13 @@ class Exporter:
         while not self._stopping.is_set():
             try:
                 self.publication.publish(self.session.judge())
+                self._judging = True
             except Exception:
                 # The last verdicts must not go on as if they were new.
-                log.exception("Judging failed; nothing is published until it works again")
                 self.publication.withdraw("judging failed")
-            if time.monotonic() - self._saved_at > SAVE_EVERY:
-                self._save_state()
+                if self._judging:
+                    log.exception("Judging failed; nothing is published until it works again")
+                self._judging = False
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), self.session.beat())
 
@@ -386,22 +159,12 @@ class Exporter:
         assert self._reload_config is not None  # noqa: S101
         registry = self.publication.registry
         try:
-            config = self._reload_config()
+            await self._reload_config()
         except ConfigError as error:
             registry.reload_ok.set(0)
             log.error("Configuration refused, the old one stays in force: %s", error)  # noqa: TRY400 - not a fault here
             return str(error)
-        await self.session.apply(config)
         registry.reload_ok.set(1)
         registry.reload_time.set_to_current_time()
         log.info("Configuration reloaded")
         return ""
-
-    def _load_state(self) -> None:
-        if (path := self.session.config.state_file) is not None:
-            self.session.restore(state.load(Path(path)))
-
-    def _save_state(self) -> None:
-        self._saved_at = time.monotonic()
-        if (path := self.session.config.state_file) is not None:
-            state.save(Path(path), self.session.learned())

@@ -19,7 +19,6 @@ EXIT_OK, EXIT_FINDING, EXIT_UNKNOWN, EXIT_USAGE = 0, 1, 2, 2
 DEFAULT_ADDRESS = ":10087"
 MAX_SPEED = 60.0
 ENV_PREFIX = "WATTLINE_"
-RUNBOOKS = "https://github.com/wattline/wattline/tree/main/docs/runbooks"
 
 EXAMPLES = {
     "serve": """examples:
@@ -163,8 +162,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
     parser = _Parser(
         prog="wattline",
-        description="Do your GPUs earn their watts? Joins GPU power with inference load and says when they idle while busy.",
-        epilog=f"Runbooks: {RUNBOOKS}",
+        description="Do your GPUs earn their watts? Joins GPU power with inference load, and says when they do not.",
+        epilog="Runbooks: https://github.com/wattline/wattline/tree/main/docs/runbooks",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"wattline {__version__}")
@@ -248,12 +247,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(shtab.complete(parser, shell=options.shell))  # noqa: T201
         return EXIT_OK
     from exporter import commands, logs
-    from exporter.yamlfile import ConfigError
+    from exporter.yamlfile import UsageError
 
     logs.setup(options.__dict__["log.level"], options.__dict__["log.format"])
     try:
         return asyncio.run(commands.RUN[options.command](options))
-    except ConfigError as error:
+    except UsageError as error:
         print(f"wattline: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_USAGE
     except KeyboardInterrupt:

@@ -40,7 +40,11 @@ _TYPE_WORDS = {
 }
 
 
-class ConfigError(Exception):
+class UsageError(Exception):
+    """Something that was asked for cannot be done; the message is for who asked, and needs no traceback."""
+
+
+class ConfigError(UsageError):
     """A file cannot be used; the message is for its author and needs no traceback.
 
     Args:

@@ -157,14 +157,14 @@ class EngineTrack:
         """Bounds of the work held at ``after``, by the best signals it offers."""
         near = before if before is not None and after.t - before.t <= self._max_gap else None
         progressed = _moved(near, after) if near is not None else None
+        if self._scheduler_idle(near, after) and not progressed:
+            self._unconfirmed_since = None
+            return Work(after.t, 0.0, 0.0, progressed)
         shown = [v for v in (after.running, after.queued) if v is not None]
         gauge = sum(shown) if shown else None
         if gauge is None:
             self._unconfirmed_since = None
             return Work(after.t, after.held_http, after.held_http, progressed)
-        if self._scheduler_idle(near, after) and not progressed:
-            self._unconfirmed_since = None
-            return Work(after.t, 0.0, 0.0, progressed)
         high = max(gauge, after.held_http or 0.0)
         alive = progressed or after.held_http or after.gauge_lag_seconds == 0
         if after.ranks_disagree:

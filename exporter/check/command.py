@@ -35,7 +35,7 @@ READINGS = 10
 
 
 class Judging(Protocol):
-    """What reads and judges, for instance :class:`exporter.app.Session`."""
+    """What reads and judges, for instance :class:`exporter.session.Session`."""
 
     def judge(self) -> Snapshot:
         """Everything that is known and believed now."""

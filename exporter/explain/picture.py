@@ -9,6 +9,7 @@ from exporter.analysis.snapshot import State
 from exporter.explain.text import clock
 from exporter.publish.colours import POWER, STATE_COLOURS, TOKENS, text_on
 from exporter.publish.words import STATE_TITLES
+from exporter.yamlfile import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +27,7 @@ LABEL_SHARE = 0.0058
 GREY = "#555555"
 
 
-class PictureError(Exception):
+class PictureError(UsageError):
     """A picture cannot be drawn; the message says what to do about it."""
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Recordable(Protocol):
-    """What reads and judges, for instance :class:`exporter.app.Session`."""
+    """What reads and judges, for instance :class:`exporter.session.Session`."""
 
     observer: Observer
     """Is given every reading and asked for every verdict."""

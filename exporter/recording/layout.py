@@ -19,6 +19,7 @@ from msgspec import Meta, Struct
 from exporter.analysis.plan import Plan
 from exporter.analysis.snapshot import SourceView
 from exporter.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuSample
+from exporter.yamlfile import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +48,7 @@ LINE_KINDS = {
 }
 
 
-class RecordingError(Exception):
+class RecordingError(UsageError):
     """A recording cannot be written, or cannot be understood.
 
     Args:

@@ -55,6 +55,12 @@ class ReplaySession:
         self._next: Snapshot | None = None
         self._shown: Snapshot | None = None
 
+    async def start(self) -> None:
+        """Nothing is to be opened."""
+
+    async def stop(self) -> None:
+        """Nothing is to be closed: what a recording teaches is not kept."""
+
     def beat(self) -> float:
         """Real seconds from one verdict to the next."""
         return self.observer.plan.sample_interval / self._speed

@@ -97,6 +97,15 @@ def test_absent_load_gauges_are_idle_only_when_the_front_says_so(signal: str | N
     assert only(bench.run(30, watts=87, work=None, tokens_per_second=None)).state is expected
 
 
+def test_a_scheduler_that_counts_idle_time_is_idle_although_its_gauges_are_absent() -> None:
+    """A fresh SGLang 0.5.20 writes its gauges with the first request, and its idle time from the start."""
+    bench = Bench()
+    for _ in range(6):
+        bench.reading = replace(bench.reading, queued=None, scheduler_idle_seconds=bench.t)
+        snapshot = bench.run(5, watts=87, work=None, tokens_per_second=None)
+    assert only(snapshot).state is State.IDLE
+
+
 def test_an_engine_that_cannot_be_read_is_unknown_and_never_idle() -> None:
     bench = Bench()
     bench.run(70, watts=87, work=0)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-import exporter.app
+import exporter.session
 from exporter.analysis.snapshot import Snapshot
-from exporter.app import Session
+from exporter.session import Session
 from exporter.config import parse
 from exporter.discovery import periodic
 from exporter.discovery.processes import ProcessTable
@@ -181,7 +181,7 @@ async def until(session: Session, condition: Callable[[Snapshot], bool]) -> Snap
 async def test_a_running_exporter_finds_a_server_and_follows_it_to_other_gpus(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporter.app, "CONDITION_INTERVAL", 0.1)
+    monkeypatch.setattr(exporter.session, "CONDITION_INTERVAL", 0.1)
     monkeypatch.setattr(periodic, "INTERVAL", 0.1)
     first = launcher.start(SGLANG, TP2)
     gpus = Gpus(4)

@@ -15,7 +15,7 @@ import pytest
 
 from exporter.analysis.snapshot import State
 from exporter.analysis.thresholds import Thresholds
-from exporter.app import Session
+from exporter.session import Session
 from exporter.config import Deployment, Engine, parse
 from exporter.recording.command import run
 from exporter.recording.layout import RecordingError, Restored
@@ -65,7 +65,7 @@ async def session() -> AsyncIterator[Watching]:
 
 async def test_a_recorded_host_gives_the_same_verdicts_again(session: Watching, tmp_path: Path) -> None:
     path, err = tmp_path / "a.gz", io.StringIO()
-    session.restore({"GPU-51a0ded0-0000-4000-8000-000000000000": 86.0})
+    session.observer.restore_idle("GPU-51a0ded0-0000-4000-8000-000000000000", 86.0)
     assert await run(session, path, seconds=40.0, err=err) == 0
     assert err.getvalue() == "", "nothing is said but on a terminal"
     recording = read_recording(path)
