@@ -26,7 +26,7 @@ class Namespace:
 
     key: str
     addresses: dict[str, str] = field(default_factory=dict)
-    """Address by interface; the first has the default route."""
+    """Address by interface; eth0 has the default route."""
     sockets: list[tuple[str, int, int]] = field(default_factory=list)
 
     def write(self, folder: Path) -> None:
@@ -38,7 +38,7 @@ class Namespace:
                 for n, (a, port, inode) in enumerate(self.sockets)
                 if ipaddress.ip_address(a).version == version
             ]
-            # An established connection on the same port is no listener.
+            # An established connection, which every process holds, is no listener.
             noise = "   9: 0100007F:0050 0100007F:9999 01 00000000:00000000 00:00000000 00000000 0 0 99999 1\n"
             (folder / name).write_text(TCP_HEAD + "".join(lines) + (noise if version == 4 else ""))
         trie = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 127.0.0.1\n        /32 host LOCAL\n"
@@ -47,8 +47,8 @@ class Namespace:
         (folder / "fib_trie").write_text(trie)
         (folder / "if_inet6").write_text("00000000000000000000000000000001 01 80 10 80       lo\n")
         routes = ROUTE_HEAD
-        for number, (interface, address) in enumerate(self.addresses.items()):
-            if number == 0:
+        for interface, address in self.addresses.items():
+            if interface == "eth0":
                 routes += f"{interface}\t00000000\t00000000\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
             near = str(ipaddress.ip_network(f"{address}/24", strict=False).network_address)
             routes += f"{interface}\t{words(near)}\t00000000\t0001\t0\t0\t0\t{words('255.255.255.0')}\t0\t0\t0\n"
@@ -60,7 +60,7 @@ class Host:
 
     def __init__(self, root: Path, *, pid_namespace: str = INITIAL_PID_NAMESPACE) -> None:
         self.root = root
-        self.network = Namespace(HOST_NETWORK, {"eth0": "10.0.0.7", "docker0": "172.17.0.1"})
+        self.network = Namespace(HOST_NETWORK, {"docker0": "172.17.0.1", "eth0": "10.0.0.7"})
         self._inode = 1000
         self.start(1, 0, ["/sbin/init"])
         own = root / "self"
@@ -92,6 +92,7 @@ class Host:
         (folder / "environ").write_text("".join(f"{k}={v}\0" for k, v in (environment or {}).items()))
         (folder / "ns" / "net").symlink_to(network.key)
         (folder / "fd" / "0").symlink_to("/dev/null")
+        (folder / "fd" / "5").symlink_to("socket:[99999]")
         if gpu:
             (folder / "fd" / "7").symlink_to("/dev/nvidiactl")
         for number, (address, port) in enumerate(listens or ()):

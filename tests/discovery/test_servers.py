@@ -96,7 +96,7 @@ def test_one_gpu_has_no_rank_in_its_title(host: Host) -> None:
             "http://127.0.0.1:30001/metrics",
         ),
         (
-            ["/opt/venv/bin/python3.12", "/opt/venv/bin/vllm", "serve", "Qwen/Qwen3-8B", "--tensor_parallel_size", "2"],
+            ["/opt/venv/bin/python3.12", "/opt/venv/bin/vllm", "serve", "/m", "--served_model_name", "Qwen3-8B"],
             [("0.0.0.0", 8000)],  # noqa: S104
             "vllm",
             "Qwen3-8B",
