@@ -62,6 +62,11 @@ class Signs:
     unseen: tuple[str, ...] = field(default=())
 
 
+def percent(ratio: float | None, digits: int = 0) -> str:
+    """A ratio in words."""
+    return "unknown" if ratio is None else f"{100 * ratio:.{digits}f} %"
+
+
 def _mean(signs: Signs, name: str) -> float | None:
     values = [v for g in signs.gpus if (v := getattr(g, name)) is not None]
     return sum(values) / len(values) if len(values) == len(signs.gpus) and values else None
@@ -83,7 +88,7 @@ def _batch_limited(s: Signs, t: Thresholds) -> str:
     if s.queued < t.batch_queue_per_running * s.running or s.kv_cache_usage > t.batch_kv_usage:
         return ""
     return (
-        f"{s.queued:.0f} requests wait while {s.running:.0f} run and the KV cache is {s.kv_cache_usage:.0%} full: "
+        f"{s.queued:.0f} requests wait while {s.running:.0f} run and the KV cache is {percent(s.kv_cache_usage)} full: "
         "a limit on the running batch (for instance max-running-requests) may hold it small"
     )
 
@@ -92,12 +97,15 @@ def _throttled(s: Signs, t: Thresholds) -> str:
     gpu = _worst(s, "throttled_share")
     if gpu is None or gpu.throttled_share is None or gpu.throttled_share < t.throttled_share:
         return ""
-    return f"GPU {gpu.index} was held back by heat or a power brake in {gpu.throttled_share:.0%} of the readings"
+    return f"GPU {gpu.index} was held back by heat or a power brake in {percent(gpu.throttled_share)} of the readings"
 
 
 def _link_degraded(s: Signs, t: Thresholds) -> str:
     slow = [g for g in s.gpus if g.link_below_max and (g.utilization or 0.0) >= t.link_loaded_utilization]
-    return "; ".join(f"GPU {g.index}: {g.link_below_max} under load" for g in slow)
+    listed: dict[str, list[str]] = {}
+    for gpu in slow:
+        listed.setdefault(gpu.link_below_max, []).append(str(gpu.index))
+    return "; ".join(f"GPU {', '.join(indices)}: {how} under load" for how, indices in listed.items())
 
 
 def _pcie_bandwidth(s: Signs, t: Thresholds) -> str:
@@ -105,7 +113,7 @@ def _pcie_bandwidth(s: Signs, t: Thresholds) -> str:
     if busiest is None or _pcie_share(busiest) < t.pcie_share:
         return ""
     greater = max(busiest.pcie_transmit or 0.0, busiest.pcie_receive or 0.0)
-    return f"GPU {busiest.index} moves {greater / 1e9:.1f} GB/s one way, {_pcie_share(busiest):.0%} of its link"
+    return f"GPU {busiest.index} moves {greater / 1e9:.1f} GB/s one way, {percent(_pcie_share(busiest))} of its link"
 
 
 def _spinning(s: Signs, t: Thresholds) -> str:
@@ -122,9 +130,11 @@ def _spinning(s: Signs, t: Thresholds) -> str:
     if not spinners or len(spinners) < len(s.gpus):
         return ""
     gpu = spinners[0]
-    activity = "SM activity not known" if gpu.sm_active is None else f"SM activity {gpu.sm_active:.1%}"
-    active = "unknown" if gpu.active_fraction is None else f"{gpu.active_fraction:.0%}"
-    return f"utilisation {gpu.utilization:.0%}, yet active power {active} and {activity}: resident, not computing"
+    activity = "SM activity not known" if gpu.sm_active is None else f"SM activity {percent(gpu.sm_active, 1)}"
+    return (
+        f"utilisation {percent(gpu.utilization)}, yet active power {percent(gpu.active_fraction)} and {activity}: "
+        "resident, not computing"
+    )
 
 
 def _collectives(s: Signs, t: Thresholds) -> str:
@@ -158,23 +168,25 @@ def _not_fed(s: Signs, t: Thresholds) -> str:
     gpu = _worst(s, "utilization")
     if gpu is None or gpu.utilization is None or gpu.utilization >= t.not_fed_utilization:
         return ""
-    return f"at least {s.work:.0f} requests are held, and no GPU shows more than {gpu.utilization:.0%} utilisation"
+    return f"at least {s.work:.0f} requests are held, and no GPU shows more than {percent(gpu.utilization)} utilisation"
 
 
 def _host_bound(s: Signs, t: Thresholds) -> str:
+    if _partial_idle(s, t):
+        return ""  # A mean over working and idle GPUs says nothing about either.
     utilization = _mean(s, "utilization")
     if utilization is None or not t.not_fed_utilization <= utilization < t.host_bound_utilization:
         return ""
     sm, dram = _mean(s, "sm_active"), _mean(s, "dram_active")
     if any(v is not None and v >= t.host_bound_activity for v in (sm, dram)):
         return ""
-    words = [f"work is held, yet utilisation is {utilization:.0%}"]
-    words += [f"{name} activity {v:.0%}" for name, v in (("SM", sm), ("DRAM", dram)) if v is not None]
+    words = [f"work is held, yet utilisation is {percent(utilization)}"]
+    words += [f"{name} activity {percent(v)}" for name, v in (("SM", sm), ("DRAM", dram)) if v is not None]
     passes = (s.graph_passes or 0.0) + (s.eager_passes or 0.0)
     if s.eager_passes and s.eager_passes > 0.5 * passes:
-        words.append(f"{s.eager_passes / passes:.0%} of the decode passes ran without a CUDA graph")
+        words.append(f"{percent(s.eager_passes / passes)} of the decode passes ran without a CUDA graph")
     if s.scheduler_idle is not None:
-        words.append(f"the scheduler was idle for {s.scheduler_idle:.0%} of the time")
+        words.append(f"the scheduler was idle for {percent(s.scheduler_idle)} of the time")
     return ", ".join(words)
 
 
@@ -189,7 +201,7 @@ def _memory_bound(s: Signs, t: Thresholds) -> str:
     dram = _mean(s, "dram_active")
     if dram is None or dram < t.memory_bound_dram:
         return ""
-    return f"DRAM active {dram:.0%} of the time: normal for decode"
+    return f"DRAM active {percent(dram)} of the time: normal for decode"
 
 
 RULES: tuple[tuple[Cause, Callable[[Signs, Thresholds], str]], ...] = (

@@ -201,6 +201,10 @@ class EngineTrack:
         """Whether a good reading is young enough to speak for now."""
         return bool(self.good) and now - self.good[-1].t <= self._max_gap
 
+    def up(self, now: float) -> bool:
+        """Whether the last poll gave a reading, and that is young."""
+        return self.last is not None and self.last.up and self.readable(now)
+
     def work_now(self, now: float) -> Work | None:
         """The bounds of the last good poll; ``None`` when it is too old."""
         return self.works[-1] if self.readable(now) else None
@@ -260,12 +264,11 @@ class EngineTrack:
         work = self.work_now(now)
         certain = work is not None and work.low is not None and work.low == work.high
         idle = self._idle.between(now - self._plan.window, now).rate()
-        up = self.last is not None and self.last.up and now - self.last.t <= self._max_gap
         return EngineView(
             name=self.engine.name,
             url=self.engine.url,
             deployment=self.deployment,
-            reading=self.last if up or (self.last is not None and not self.last.up) else None,
+            reading=self.last if self.up(now) or (self.last is not None and not self.last.up) else None,
             prompt_tokens_total=self.prompt.total if self.engine.count_tokens else None,
             generation_tokens_total=self.generation.total if self.engine.count_tokens else None,
             scheduler_idle_ratio=idle if idle is None or math.isfinite(idle) else None,

@@ -49,7 +49,7 @@ class Evidence:
 
 
 def _percent(fraction: float | None) -> str:
-    return "unknown" if fraction is None else f"{fraction:.1%}"
+    return "unknown" if fraction is None else f"{100 * fraction:.1f} %"
 
 
 def _low(value: float | None, threshold: float) -> bool:

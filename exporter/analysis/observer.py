@@ -186,7 +186,7 @@ class Observer:
         ledger = self._ledgers[plan.name]
         self._book(ledger, state, uuids, now)
         signs = self._signs(engines, uuids, gpus, evidence, start)
-        tokens, per_watt = self._efficiency(engines, uuids, missing, start)
+        tokens, per_watt = self._efficiency(engines, uuids, missing, now)
         return DeploymentView(
             name=plan.name,
             state=state,
@@ -322,16 +322,18 @@ class Observer:
         )
 
     def _efficiency(
-        self, engines: list[EngineTrack], uuids: tuple[str, ...], missing: tuple[str, ...], start: float
+        self, engines: list[EngineTrack], uuids: tuple[str, ...], missing: tuple[str, ...], now: float
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Tokens per second by kind, and tokens per joule: both deltas between the same two polls of each engine."""
+        counted = [e for e in engines if e.engine.count_tokens]
+        spans = [e.span_of_polls(now - self.plan.window) for e in counted if e.up(now)]
+        polled = [span for span in spans if span is not None]
+        if len(polled) < len(counted):
+            return {}, {}  # Nobody knows what the silent one makes.
         rates: dict[str, float] = {}
         per_joule: dict[str, float] = {}
         powers: list[float] = []
-        for engine in engines:
-            polls = engine.span_of_polls(start) if engine.engine.count_tokens else None
-            if polls is None:
-                continue
+        for engine, polls in zip(counted, polled, strict=True):
             for kind, accrued in zip(("prompt", "generation"), engine.tokens_between(*polls), strict=True):
                 if (rate := accrued.rate()) is not None:
                     rates[kind] = rates.get(kind, 0.0) + rate

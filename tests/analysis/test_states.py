@@ -114,6 +114,14 @@ def test_an_engine_that_cannot_be_read_is_unknown_and_never_idle() -> None:
     assert "connection_refused" in deployment.reason
 
 
+def test_the_token_rate_of_a_silent_engine_is_absent() -> None:
+    bench = Bench()
+    assert only(bench.run(70, watts=300, work=64, tokens_per_second=100)).tokens_per_second
+    silent = only(bench.run(10, watts=300, engine_up=False))
+    assert silent.tokens_per_second == {}
+    assert silent.tokens_per_watt == {}
+
+
 def test_one_missed_poll_changes_nothing() -> None:
     bench = Bench()
     bench.run(70, watts=87, work=64, tokens_per_second=100)
