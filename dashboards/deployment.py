@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from grafana_foundation_sdk.builders import common
 from grafana_foundation_sdk.models import common as c
 
 from dashboards import panels as p
@@ -97,12 +98,11 @@ def _cause_now() -> stat.Panel:
     return panel
 
 
-def _fraction(title: str, description: str, query: str, steps: Steps) -> stat.Panel:
+def _fraction(title: str, description: str, query: str) -> stat.Panel:
     return (
         p.number(title, description, "percentunit", p.over_time(query, "fraction"))
         .decimals(0)
-        .thresholds(p.steps(*steps))
-        .color_scheme(p.by_thresholds())
+        .color_scheme(p.always(POWER))
         .graph_mode(c.BigValueGraphMode.AREA)
         .max_data_points(100)
     )
@@ -415,14 +415,19 @@ def _peers() -> stat.Panel:
     def total(metric: str) -> str:
         return f"sum({metric}{{{OF_ONES_GPUS}}})"
 
-    return p.number(
-        "Peer to peer?",
-        "Pairs of GPUs on one host that can read each other's memory directly, of the pairs there are. 0 with several "
-        "GPUs means that every collective goes through the host. A guest that does not see the topology has no data.",
-        "none",
-        p.now(total("wattline_gpu_p2p_peers"), "peer-to-peer"),
-        p.now(total("wattline_gpu_p2p_peers_possible"), "possible"),
-    ).text_mode(c.BigValueTextMode.VALUE_AND_NAME)
+    return (
+        p.number(
+            "Peer to peer?",
+            "Pairs of GPUs on one host that can read each other's memory directly, of the pairs there are. 0 with "
+            "several GPUs means that every collective goes through the host. A guest that does not see the topology "
+            "has no data.",
+            "none",
+            p.now(total("wattline_gpu_p2p_peers"), "peer-to-peer"),
+            p.now(total("wattline_gpu_p2p_peers_possible"), "possible"),
+        )
+        .text_mode(c.BigValueTextMode.VALUE_AND_NAME)
+        .text(common.VizTextDisplayOptions().title_size(16).value_size(48))
+    )
 
 
 def _engines() -> list[Any]:
@@ -499,7 +504,6 @@ def build() -> dashboard.Dashboard:
             "Mean power over the window as a share of the enforced limits. Never clamped: above 100 % for long means "
             "that another limit governs the board.",
             of_limit(OF_ONE, ALL),
-            OF_LIMIT_STEPS,
         ),
         4,
         4,
@@ -510,7 +514,6 @@ def build() -> dashboard.Dashboard:
             "Power above the idle floor as a share of what there is above it: how much of the power that could go into "
             "work does.",
             active_fraction(OF_ONE, ALL),
-            ACTIVE_STEPS,
         ),
         4,
         4,

@@ -86,9 +86,7 @@ def _strip(layout: Layout) -> None:
         .decimals(2)
         .time_from(TODAY)
         .hide_time_override(True)
-        .thresholds(
-            p.steps((None, FINE), (1, STATE_COLOURS[State.LOW_POWER]), (1000 * alerted_by("energy_wasted"), FAULT))
-        )
+        .thresholds(p.steps((None, FINE), (1, POWER), (1000 * alerted_by("energy_wasted"), FAULT)))
         .color_scheme(p.by_thresholds()),
         4,
         4,

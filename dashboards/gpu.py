@@ -33,7 +33,7 @@ from dashboards.common import (
     to_deployment,
     variables,
 )
-from dashboards.scales import ACTIVE_STEPS, OF_LIMIT_STEPS, SHARE_OF_LINK_STEPS
+from dashboards.scales import OF_LIMIT_STEPS, SHARE_OF_LINK_STEPS
 from dashboards.thresholds import judged_by
 from exporter.analysis.snapshot import State
 
@@ -108,14 +108,12 @@ def _numbers() -> list[tuple[stat.Panel, int]]:
     of_limit = (
         p.number(
             "Of its limit",
-            "Mean power over the window as a share of the enforced limit; never clamped. Coloured like the state "
-            "that it would mean under load.",
+            "Mean power over the window as a share of the enforced limit; never clamped.",
             "percentunit",
             p.over_time(f"wattline_gpu_tdp_fraction{{{OF_GPU}}}", "of the limit"),
         )
         .decimals(0)
-        .thresholds(p.steps(*OF_LIMIT_STEPS))
-        .color_scheme(p.by_thresholds())
+        .color_scheme(p.always(POWER))
     )
     active = (
         p.number(
@@ -125,8 +123,7 @@ def _numbers() -> list[tuple[stat.Panel, int]]:
             p.over_time(f"wattline_gpu_active_power_fraction{{{OF_GPU}}}", "active"),
         )
         .decimals(0)
-        .thresholds(p.steps(*ACTIVE_STEPS))
-        .color_scheme(p.by_thresholds())
+        .color_scheme(p.always(POWER))
     )
     floor = (
         p.number(

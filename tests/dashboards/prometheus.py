@@ -89,6 +89,8 @@ def serving(folder: Path, lines: Iterable[str], suite: str = "sid") -> Iterator[
                 f"--storage.tsdb.path={data}",
                 "--storage.tsdb.retention.time=100y",
                 "--web.listen-address=127.0.0.1:0",
+                # A series that ended has no mark of its end in a past that was written: it ends when samples do.
+                "--query.lookback-delta=30s",
             ],
             stderr=said,
             stdout=said,

@@ -49,7 +49,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
 
 
 def answer(server: Prometheus, target: Target, start: float, end: float, **values: str) -> list[dict[str, Any]]:
-    """What the panel gets: tables and numbers the end of the range, graphs all of it; nobody looks at less than 60 s."""
+    """What the panel gets: tables and numbers the end of the range, graphs all of it; never less than 60 s."""
     expr = filled(target.expr, **(EVERYTHING[target.board] | {"__range": f"{max(60.0, end - start):.0f}s"} | values))
     return server.at(expr, end) if target.target.get("instant") else server.over_time(expr, start, end)
 
