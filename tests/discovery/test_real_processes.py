@@ -16,13 +16,13 @@ import pytest
 
 import exporter.session
 from exporter.analysis.snapshot import Snapshot
-from exporter.session import Session
 from exporter.config import parse
 from exporter.discovery import periodic
 from exporter.discovery.processes import ProcessTable
 from exporter.discovery.resolve import Discoverer
 from exporter.discovery.servers import Endpoint, find_servers
 from exporter.readings import GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample
+from exporter.session import Session
 from tests.discovery.host import conditions, uuid
 
 STANDIN = Path(__file__).parent / "standins" / "server.py"

@@ -1,0 +1,75 @@
+"""Prefill and decode on servers of their own: prompts are counted on one side, generated tokens on the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from exporter.analysis.observer import Observer
+from exporter.analysis.plan import DeploymentPlan, EnginePlan, Plan
+from exporter.analysis.snapshot import Snapshot, State
+from exporter.engines.normalise import normalise
+from exporter.readings import GpuCondition, GpuIdentity, GpuSample
+from tests.engines.texts import recorded
+
+PLAN = Plan(
+    deployments=(DeploymentPlan("glm5", (EnginePlan("prefill"), EnginePlan("decode"))),),
+    # A little more than the 15 s between the recorded polls, so that both are in it.
+    window=16.0,
+    engine_interval=15.0,
+)
+
+
+def uuid(index: int) -> str:
+    return f"GPU-00000000-0000-4000-8000-{index:012x}"
+
+
+def after_15_seconds(plan: Plan, release: str, watts: tuple[float, ...]) -> Snapshot:
+    """Two recorded polls of each side, 15 s apart, and steady power on each GPU."""
+    observer = Observer(plan)
+    for index in range(len(watts)):
+        observer.observe(GpuIdentity(uuid=uuid(index), index=index))
+        observer.observe(GpuCondition(t=0.0, uuid=uuid(index), limit_enforced_watts=700.0, limit_default_watts=700.0))
+    for second in range(16):
+        for index, own in enumerate(watts):
+            sample = GpuSample(t=float(second), uuid=uuid(index), power_watts=own, utilization_ratio=1.0)
+            observer.observe(sample)
+        if second in {0, 15}:
+            for side in ("prefill", "decode"):
+                body = recorded(f"{release}_pd_{side}_t{second}")
+                observer.observe(normalise(body, engine=side, t=float(second)))
+    return observer.judge(15.0)
+
+
+@pytest.mark.parametrize("release", ["0.5.9", "0.5.20", "0.5.23"])
+def test_each_kind_of_token_is_counted_on_its_side_only(release: str) -> None:
+    """In 15 s the prefill server computed 270,000 prompt tokens and the decode server made 1,024 x 320.
+
+    Both servers count both when a request finishes; added up, there would be twice as many.
+    """
+    (deployment,) = after_15_seconds(PLAN, release, (600.0, 600.0, 400.0, 400.0)).deployments
+    assert deployment.tokens_per_second == pytest.approx({"prompt": 18_000.0, "generation": 21_845.33}, rel=1e-5)
+    assert deployment.power_watts == pytest.approx(2000.0)
+    assert deployment.tokens_per_watt == pytest.approx({"generation": 10.9227, "total": 19.9227}, rel=1e-4)
+
+
+def test_as_two_deployments_each_side_has_its_own_queue_power_and_tokens() -> None:
+    plan = replace(
+        PLAN,
+        deployments=(
+            DeploymentPlan("prefill", (EnginePlan("prefill"),), gpus=(0, 1)),
+            DeploymentPlan("decode", (EnginePlan("decode"),), gpus=(2, 3)),
+        ),
+    )
+    prefill, decode = after_15_seconds(plan, "0.5.20", (100.0, 100.0, 690.0, 690.0)).deployments
+    assert set(prefill.tokens_per_second) == {"prompt"}
+    assert set(decode.tokens_per_second) == {"generation"}
+    assert decode.tokens_per_watt["generation"] == pytest.approx(21_845.33 / 1380, rel=1e-4)
+    # A kind that this side does not count makes no total either.
+    assert prefill.tokens_per_watt == {}
+    assert prefill.work is not None
+    assert prefill.work >= 46
+    assert decode.work is not None
+    assert decode.work >= 1024
+    assert (prefill.state, decode.state) == (State.IDLE_WHILE_BUSY, State.SATURATED)
