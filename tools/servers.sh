@@ -8,7 +8,7 @@
 # alerting pair: prometheus, promtool, prometheus-alertmanager (amtool is in it). On request for example
 # victoria-metrics or docker-compose.
 #
-#   tools/servers.sh             what the tests need: the pair of trixie and the pair of sid
+#   tools/servers.sh             what the tests need: the pair of trixie, the pair of sid, and a VictoriaMetrics
 #   tools/servers.sh trixie      Prometheus 2.53, Alertmanager 0.28
 #   tools/servers.sh sid         the newest: Prometheus 3.x (moves with the suite)
 #   tools/servers.sh trixie victoria-metrics docker-compose
@@ -21,6 +21,7 @@ if [ $# -eq 0 ]; then
     for suite in trixie sid; do
         "$0" "$suite"
     done
+    "$0" trixie victoria-metrics
     exit 0
 fi
 suite=$1
