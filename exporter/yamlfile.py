@@ -70,7 +70,7 @@ class _Loader(yaml.SafeLoader):
 
 
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
-_FLOAT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)?(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?")
+_FLOAT = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _LITERALS: dict[str, bool | None] = {"": None, "~": None, "null": None, "true": True, "false": False}
 _TAG = "tag:yaml.org,2002:"
 
@@ -201,7 +201,7 @@ class Document:
             return _LITERALS[text]
         if _INT.fullmatch(text) and len(text) < 20:  # noqa: PLR2004 - all that fits into 64 bits
             return int(text)
-        if _FLOAT.fullmatch(text) and any(character.isdigit() for character in text):
+        if _FLOAT.fullmatch(text):
             number = float(text)
             if not math.isfinite(number):
                 raise self.error(path, "the number is too large")

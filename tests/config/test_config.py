@@ -185,7 +185,11 @@ def test_text_that_yaml_once_took_for_something_else_stays_text(text: str) -> No
         ('"true"', "true"),
         ("|\n  1", "1"),
         ("123456789012345678901234", 1.2345678901234568e23),
+        ("1.", 1.0),
         (".", "."),
+        ("E0", "E0"),
+        (".e1", ".e1"),
+        ("+", "+"),
         ("-", [None]),
     ],
 )
