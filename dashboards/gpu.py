@@ -165,7 +165,7 @@ def _numbers() -> list[tuple[stat.Panel, int]]:
         .mappings(
             p.words(
                 {
-                    "0": ("yes", FINE),
+                    "0": ("plausible", FINE),
                     "1": ("stuck", FAULT),
                 }
             )

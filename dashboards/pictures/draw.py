@@ -31,13 +31,23 @@ HERE = Path(__file__).parent
 BUILD = ROOT / "build" / "pictures"
 PICTURES = ROOT / "docs" / "img"
 
+PACKAGES = {
+    "@grafana/data": "13.2.3",
+    "@grafana/ui": "13.2.3",
+    "esbuild": "0.28.2",
+    "react": "18.3.1",
+    "react-dom": "18.3.1",
+    "rxjs": "7.8.2",
+}
+"""Of npm. Written into build/pictures only: Grafana takes every JSON file under dashboards/ for a dashboard."""
+
 START = 1_700_000_000.0
 SECONDS = 1630.0
 """Two rounds of the story, up to the moment in the third at which the GPUs idle although requests are held."""
 SCRAPE = 15
 WIDTH = 1424
 ROW_PIXELS = 38
-COLOURS = 128
+COLOURS = 256
 VALUES = {"deployment": ".*", "node": ".+", "gpu": ".+"}
 """All of everything."""
 
@@ -92,8 +102,8 @@ def answered(prometheus: Prometheus, panel: dict[str, Any], picture: Picture) ->
 def bundle() -> Path:
     """Build the page's program, once for each version of its sources."""
     BUILD.mkdir(parents=True, exist_ok=True)
-    for name in ("package.json", "page.tsx"):
-        shutil.copy(HERE / name, BUILD / name)
+    (BUILD / "package.json").write_text(json.dumps({"private": True, "dependencies": PACKAGES}, indent=2))
+    shutil.copy(HERE / "page.tsx", BUILD / "page.tsx")
     if not (BUILD / "node_modules").exists():
         subprocess.run(
             [
