@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,33 @@ GPM_METRICS: dict[int, tuple[str, str, Callable[[float], float]]] = {
 # Calls.
 
 
+class _Turn:
+    """Lets one thread at a time into the library; one that does not come back is left behind after a while.
+
+    NVML is said to be thread-safe, but that of driver 580 has crashed the process (nvmlGpmMetricsGet, two H200s) when
+    several threads were inside. Calls wait for each other in the driver anyway.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        while not (lock := self._lock).acquire(timeout=self._patience):
+            if lock is self._lock:  # Whoever holds it hangs in the driver. The others take turns at a new one.
+                self._lock = threading.Lock()
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+TURN = _Turn(patience=0.5)
+UNHURRIED = frozenset({"nvmlDeviceGetPcieThroughput"})
+"""Sleeps for 20 ms in the library: with eight GPUs this would hold up everything for a third of a second."""
+
+
 class _CallFailed(Exception):  # noqa: N818 - never leaves this file
     def __init__(self, kind: str) -> None:
         super().__init__(kind)
@@ -117,7 +144,8 @@ def _call(function: str, *arguments: Any) -> Any:
     if call is None:  # An older nvidia-ml-py.
         raise _CallFailed("function_not_found")
     try:
-        return call(*arguments)
+        with nullcontext() if function in UNHURRIED else TURN.taken():
+            return call(*arguments)
     except pynvml.NVMLError as error:
         raise _CallFailed(_kind(error.value)) from None
     except pynvml.NVMLLibraryMismatchError:
@@ -215,7 +243,7 @@ def _power_samples(gpu: _Gpu) -> dict[str, Any]:
             raise
         # Nothing new, or the buffer grew between the calls for its size and its content: the next visit has it.
         return {}
-    values = [(s.timeStamp, _value(value_type, s.sampleValue)) for s in samples if s.timeStamp > since]
+    values = [(s.timeStamp, _value(value_type, s.sampleValue)) for s in samples]
     gpu.power_samples_until = max((stamp for stamp, _ in values), default=since)
     return {"power_samples_watts": tuple(value / 1000 for _, value in values)}
 

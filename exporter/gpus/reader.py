@@ -48,6 +48,10 @@ class Intervals:
     stuck: float = 5.0
     """A call that takes longer is stuck: what it reads is not up, and it is left alone."""
 
+    def retry_after(self, failures: int) -> float:
+        """Return how long to wait after so many failures in a row before this one."""
+        return min(self.retry * 2.0 ** min(failures, MOST_DOUBLINGS), self.retry_most)
+
 
 @dataclass(slots=True)
 class _Gpu:
@@ -171,8 +175,8 @@ class GpuReader:
             except TimeoutError:
                 troubled, failures = False, 0
                 continue
-            await asyncio.sleep(min(self._intervals.retry * 2.0**failures, self._intervals.retry_most))
-            troubled, failures = True, min(failures + 1, MOST_DOUBLINGS)
+            await asyncio.sleep(self._intervals.retry_after(failures))
+            troubled, failures = True, failures + 1
 
     async def _list(self) -> None:
         """List the GPUs; open the source anew when it has failed or no GPU is left, so that no reading is disturbed."""
@@ -193,7 +197,7 @@ class GpuReader:
 
     def _not_listed(self, error: Exception) -> None:
         kind = error.kind if isinstance(error, SourceError) else self._surprise("discover", error)
-        if self._opened and any(gpu.readable.is_set() for gpu in self._gpus.values()):
+        if any(gpu.readable.is_set() for gpu in self._gpus.values()):
             # Those that are there are read as before.
             self._ledger.complain(kind, f"the GPUs cannot be listed: {error}")
         else:

@@ -231,6 +231,7 @@ static answer_t answer(int gpu, nvmlReturn_t unsaid, int whole, const char *form
     open_counts();
     reload();
     unsigned before = count(gpu, call);
+    if (inside) count(HOST, "calls at once");
     inside++;
     rule_t rule = look_up(gpu, call);
     long delay = rule.delay_us, spin = rule.spin_us;

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter.gpus import nvml
 from exporter.gpus.nvml import NvmlSource
 from exporter.gpus.source import GpuLostError, SourceError
 from tests.nvml.reading import NOWHERE
@@ -195,6 +196,49 @@ def test_readings_wait_while_it_is_opened_anew_instead_of_missing_their_gpu(stan
     listing.join(20)
     sampling.join(20)
     assert watts == [pytest.approx(122.631)]
+
+
+def test_calls_for_several_gpus_wait_for_each_other(standin: StandIn) -> None:
+    # The library of driver 580 has crashed processes that were inside with several threads, whatever is said of it.
+    standin.say(*h200(8).splitlines(), "* nvmlDeviceGetPowerUsage delay_us=3000", "* nvmlGpm* delay_us=1000")
+    source = NvmlSource(inventory=NOWHERE)
+    source.discover()
+    visits = [visit for visit in (source.sample, source.activity, source.condition) for _ in range(8)]
+    with ThreadPoolExecutor(24) as pool:
+        list(pool.map(lambda visit, gpu: visit(uuid(gpu)), visits, [*range(8)] * 3))
+    assert standin.count("calls at once") == 0
+
+
+def test_the_slow_pcie_call_is_not_waited_for(standin: StandIn) -> None:
+    # It sleeps in the library: with eight GPUs it would hold up everything for a third of a second.
+    standin.say("* nvmlGpmQueryDeviceSupport value=0", "* nvmlDeviceGetPcieThroughput.* hang=1")
+    source = NvmlSource(inventory=NOWHERE)
+    source.discover()
+    thread = threading.Thread(target=source.activity, args=(uuid(0),), daemon=True)
+    thread.start()
+    while not standin.count("nvmlDeviceGetPcieThroughput.0"):
+        thread.join(0.001)
+    lock = nvml.TURN._lock
+    assert source.sample(uuid(0)).power_watts is not None
+    assert nvml.TURN._lock is lock, "nobody had to be left behind"
+    standin.say("* nvmlDeviceGetPcieThroughput.* hang=0")
+    thread.join(20)
+
+
+def test_a_thread_that_hangs_in_the_driver_is_left_behind_by_the_others(standin: StandIn) -> None:
+    source = NvmlSource(inventory=NOWHERE)
+    source.discover()
+    standin.say("0 nvmlDeviceGetUtilizationRates hang=1")
+    thread = threading.Thread(target=source.sample, args=(uuid(0),), daemon=True)
+    thread.start()
+    while not standin.count("nvmlDeviceGetUtilizationRates", gpu=0):
+        thread.join(0.001)
+    with ThreadPoolExecutor(3) as pool:
+        samples = list(pool.map(source.sample, [uuid(1)] * 3))
+    assert all(sample.power_watts is not None and sample.errors == () for sample in samples)
+    standin.say("0 nvmlDeviceGetUtilizationRates hang=0")
+    thread.join(20)
+    assert source.sample(uuid(0)).power_watts is not None
 
 
 def test_gpus_that_are_visited_at_once_do_not_share_what_is_allocated_for_them(standin: StandIn) -> None:

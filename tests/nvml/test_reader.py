@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -74,11 +75,11 @@ async def test_looking_at_the_results_makes_no_call(standin: StandIn) -> None:
 async def test_one_gpu_that_hangs_for_ever_holds_up_nothing_else(standin: StandIn) -> None:
     async with reading() as seen:
         await seen.until(lambda: bool(seen.samples(A) and seen.activities(A) and seen.activities(B)))
-        threads = threading.active_count()
+        threads = _threads()
         standin.say("0 nvmlDevice* hang=1")
         await seen.until(lambda: not seen.is_up(A))
         await seen.rounds(50, B)
-        assert threading.active_count() == threads
+        assert _threads() <= threads, "no thread is added for a call that does not come back"
         assert seen.is_up(B)
         assert seen.is_up("nvml")
         assert seen.health(A).reason == "timeout"
@@ -92,7 +93,7 @@ async def test_one_gpu_that_hangs_for_ever_holds_up_nothing_else(standin: StandI
 
         standin.say("0 nvmlDevice* hang=0")
         await seen.until(lambda: seen.is_up(A))
-        assert threading.active_count() == threads
+        assert _threads() <= threads
 
 
 async def test_it_stops_at_once_though_a_call_never_comes_back(standin: StandIn) -> None:
@@ -397,22 +398,40 @@ async def test_what_is_not_read_any_more_grows_old(standin: StandIn) -> None:
         assert seen.health(A).last_success == last, "and is not taken for read meanwhile"
 
 
-async def test_a_gpu_that_flaps_is_tried_less_and_less_often(standin: StandIn) -> None:
-    slow = replace(FAST, retry=0.05, retry_most=60, discover=3600)
+@pytest.mark.parametrize(("failures", "seconds"), [(0, 1), (1, 2), (2, 4), (5, 32), (6, 60), (10_000, 60)])
+def test_what_fails_again_and_again_is_tried_less_and_less_often(failures: int, seconds: float) -> None:
+    assert Intervals().retry_after(failures) == seconds
+
+
+async def test_a_gpu_that_is_lost_again_at_once_is_waited_for_longer_each_time(
+    standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def retry_after(intervals: Intervals, failures: int) -> float:
+        asked.append(failures)
+        return 0.001
+
+    monkeypatch.setattr(Intervals, "retry_after", retry_after)
     standin.say("0 nvmlDeviceGetPowerUsage error=15")
-    async with reading(intervals=slow) as seen:
-        await seen.until(lambda: len(seen.identities(A)) >= 4)
-        # Listed at the start, then after 0.05, 0.1 and 0.2 s: each wait is twice the one before.
-        assert seen.health(A).errors["gpu_is_lost"] <= 4
+    async with reading(intervals=replace(FAST, discover=3600)) as seen:
+        await seen.until(lambda: len(asked) >= 5)
+        assert asked[:5] == [0, 1, 2, 3, 4]
+        assert seen.is_up(B)
 
 
 async def test_nothing_is_left_behind_after_stopping(standin: StandIn) -> None:
-    threads = threading.active_count()
+    before = _threads()
     async with reading() as seen:
         await seen.until(lambda: bool(seen.activities(A) and seen.activities(B)))
-        assert threading.active_count() == threads + 5, "one thread to list, two a GPU"
-    await asyncio.to_thread(_wait, lambda: threading.active_count() <= threads + 1)  # This one is to_thread's.
+        ours = _threads() - before
+        assert len(ours) == 5, "one thread to list, two a GPU"
+    await asyncio.to_thread(_wait, lambda: not ours & _threads())
     assert standin.count("init succeeded") == standin.count("nvmlShutdown") == 1
+
+
+def _threads() -> set[threading.Thread]:
+    return set(threading.enumerate())
 
 
 def _wait(holds: Callable[[], bool]) -> None:
@@ -421,3 +440,28 @@ def _wait(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.005)
+
+
+def test_a_process_ends_though_a_call_never_comes_back(
+    in_new_process: Callable[..., str], library: Path, tmp_path: Path
+) -> None:
+    standin = StandIn(library, tmp_path, h200(2) + "\n0 nvmlDeviceGetPowerUsage hang=1")
+    printed = in_new_process(
+        """
+        import asyncio
+        from exporter.gpus.nvml import NvmlSource
+        from exporter.gpus.reader import GpuReader, Intervals
+
+        async def main():
+            reader = GpuReader(NvmlSource(), lambda _: None, intervals=Intervals(stuck=0.2))
+            await reader.start()
+            while "timeout" not in {health.reason for health in reader.health(0)}:
+                await asyncio.sleep(0.01)
+            await reader.stop()
+
+        asyncio.run(main())
+        print("ended")
+        """,
+        standin.environment,
+    )
+    assert printed == "ended\n"
