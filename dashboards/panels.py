@@ -360,7 +360,7 @@ def scatter(
 def rows(
     title: str,
     description: str,
-    columns: Iterable[tuple[str, str | prometheus.Dataquery | None, Mapping[str, Any]]],
+    columns: Iterable[tuple[str, str | prometheus.Dataquery, Mapping[str, Any]]],
     *,
     sort: tuple[str, bool] | None = None,
     small: bool = True,
@@ -387,20 +387,20 @@ def rows(
     renamed: dict[str, str] = {}
     excluded = {"Time": True}
     order: dict[str, int] = {}
-    columns = list(columns)
-    several = sum(not isinstance(source, str) for _, source, _ in columns) > 1
     for position, (heading, source, how) in enumerate(columns):
         if isinstance(source, str):
-            name = source
+            names = [source]
         else:
-            assert source is not None  # noqa: S101 - for the type checker
             queries.append(source)
-            name = f"Value #{ascii_uppercase[len(queries) - 1]}" if several else "Value"
+            names = [f"Value #{ascii_uppercase[len(queries) - 1]}"]
+            if len(queries) == 1:
+                # So it is called when it is the only one that answers. The first is the one that always does.
+                names.append("Value")
         if not heading:
-            excluded[name] = True
+            excluded.update(dict.fromkeys(names, True))
             continue
-        order[name] = position
-        renamed[name] = heading
+        order.update(dict.fromkeys(names, position))
+        renamed.update(dict.fromkeys(names, heading))
         panel.override_by_name(heading, properties(**how))
     panel.with_transformation(d.DataTransformerConfig(id_val="merge", options={}))
     panel.with_transformation(

@@ -47,11 +47,6 @@ def config(
     return read
 
 
-@pytest.fixture(scope="module", params=["gpu", "demo"])
-def bundle(request: pytest.FixtureRequest, docker_compose: str) -> dict[str, Any]:
-    return config(docker_compose, "--profile", request.param)
-
-
 @pytest.fixture(scope="module")
 def both(docker_compose: str) -> dict[str, Any]:
     return config(docker_compose, "--profile", "gpu", "--profile", "demo")
@@ -62,13 +57,18 @@ def services(bundle: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return listed
 
 
-def test_a_profile_brings_its_exporter_and_everything_around_it(docker_compose: str) -> None:
-    for profile, exporter in (("gpu", "exporter"), ("demo", "demo")):
-        found = config(docker_compose, "--profile", profile)
-        assert set(found["services"]) == EVERYBODY | {exporter}
-        assert "exporter" in {
-            *found["services"][exporter]["networks"]["default"]["aliases"],
-        }, "Prometheus finds it under one name"
+@pytest.mark.parametrize(
+    ("arguments", "exporter"),
+    [((), "exporter"), (("--profile", "gpu"), "exporter"), (("--profile", "demo"), "demo")],
+    ids=["no profile", "gpu", "demo"],
+)
+def test_one_command_brings_an_exporter_and_everything_around_it(
+    docker_compose: str, arguments: tuple[str, ...], exporter: str
+) -> None:
+    found = config(docker_compose, *arguments)
+    assert set(found["services"]) == EVERYBODY | {exporter}
+    # Prometheus finds either under one name.
+    assert "exporter" in found["services"][exporter]["networks"]["default"]["aliases"]
 
 
 def test_only_the_exporter_on_gpus_asks_for_a_gpu_and_nobody_waits_for_it(both: dict[str, Any]) -> None:
@@ -224,16 +224,12 @@ def offered() -> dict[str, str]:
 
 
 def test_the_example_names_every_variable_and_no_other() -> None:
-    assert set(offered()) == used_variables() | {"COMPOSE_PROFILES"}
+    assert set(offered()) == used_variables()
 
 
 def test_the_example_shows_the_defaults(docker_compose: str) -> None:
-    shown = {name: value for name, value in offered().items() if value and name != "COMPOSE_PROFILES"}
+    shown = {name: value for name, value in offered().items() if value}
     assert config(docker_compose, "--profile", "gpu", variables=shown) == config(docker_compose, "--profile", "gpu")
-
-
-def test_with_a_profile_in_the_environment_no_flag_is_needed(docker_compose: str) -> None:
-    assert "exporter" in config(docker_compose, variables={"COMPOSE_PROFILES": "gpu"})["services"]
 
 
 def test_exporters_configuration_is_right() -> None:

@@ -162,6 +162,16 @@ def test_a_table_or_a_bar_asks_only_for_now(target: Target) -> None:
         assert target.target["format"] == "table"
 
 
+@every_board
+def test_the_first_column_of_a_table_has_its_heading_also_when_no_other_query_answers(name: str) -> None:
+    for panel in panels(name):
+        if panel["type"] == "table":
+            organize = next(each["options"] for each in panel["transformations"] if each["id"] == "organize")
+            first, alone = (organize["renameByName"].get(column) for column in ("Value #A", "Value"))
+            assert first == alone
+            assert first or {"Value #A", "Value"} <= set(organize["excludeByName"])
+
+
 UNITS = {
     "_ratio": {"percentunit"},
     "_fraction": {"percentunit"},
