@@ -156,7 +156,7 @@ class Exporter:
 
     async def reload(self) -> str:
         """Read the configuration again; the reason when it is refused and the old one stays in force, else nothing."""
-        assert self._reload_config is not None  # noqa: S101
+        assert self._reload_config is not None  # noqa: S101 - only called when there is something to read
         registry = self.publication.registry
         try:
             await self._reload_config()

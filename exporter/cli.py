@@ -112,6 +112,13 @@ def positive(text: str) -> float:
     return value
 
 
+def count(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number from 1")
+    return int(text)
+
+
 def speed(text: str) -> float:
     """A speed that the real clock can still follow: its ticks arrive some milliseconds late."""
     value = positive(text)
@@ -135,7 +142,7 @@ def _web(parser: _Parser) -> None:
     parser.flag(
         "--web.config.file", "TLS and basic authentication, by the exporter toolkit's convention", metavar="FILE"
     )
-    parser.flag("--web.max-requests", "requests served at once; more are refused", type=int, default=40, metavar="N")
+    parser.flag("--web.max-requests", "requests served at once; more are refused", type=count, default=40, metavar="N")
     parser.switch("--web.enable-lifecycle", "let POST /-/reload read the configuration again")
 
 
@@ -244,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "completion":
         import shtab
 
-        print(shtab.complete(parser, shell=options.shell))  # noqa: T201
+        print(shtab.complete(parser, shell=options.shell))  # noqa: T201 - what it was asked for
         return EXIT_OK
     from exporter import commands, logs
     from exporter.yamlfile import UsageError
@@ -253,7 +260,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return asyncio.run(commands.RUN[options.command](options))
     except UsageError as error:
-        print(f"wattline: {error}", file=sys.stderr)  # noqa: T201
+        print(f"wattline: {error}", file=sys.stderr)  # noqa: T201 - not an event for the log
         return EXIT_USAGE
     except KeyboardInterrupt:
         return 130

@@ -6,6 +6,7 @@ pages. What a cause needs but cannot be had (no GPM before Hopper, no topology i
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -69,7 +70,7 @@ def percent(ratio: float | None, digits: int = 0) -> str:
 
 def _mean(signs: Signs, name: str) -> float | None:
     values = [v for g in signs.gpus if (v := getattr(g, name)) is not None]
-    return sum(values) / len(values) if len(values) == len(signs.gpus) and values else None
+    return math.fsum(values) / len(values) if len(values) == len(signs.gpus) and values else None
 
 
 def _worst(signs: Signs, name: str) -> GpuSigns | None:

@@ -231,7 +231,7 @@ class EngineTrack:
     def mean_since(self, start: float, name: str) -> float | None:
         """Mean of a gauge of the good readings since ``start``, by its name in the reading."""
         values = [v for g in self.good if g.t > start and (v := getattr(g, name)) is not None]
-        return sum(values) / len(values) if values else None
+        return math.fsum(values) / len(values) if values else None
 
     def delta_since(self, start: float, name: str) -> float | None:
         """Growth of a counter over the good readings since ``start``; ``None`` when it fell or was not there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING, TypeVar
@@ -44,7 +45,7 @@ STUCK_ACTIVE_FRACTION = 0.10
 def mean(values: Iterable[float | None]) -> float | None:
     """Mean of what was obtained; ``None`` when nothing was."""
     known = [v for v in values if v is not None]
-    return sum(known) / len(known) if known else None
+    return math.fsum(known) / len(known) if known else None
 
 
 class GpuTrack:

@@ -6,6 +6,7 @@ readings therefore give the same verdicts, live or replayed, at any speed.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -388,7 +389,8 @@ class _Totals:
 def _sum(values: Iterable[float | None]) -> float | None:
     listed = list(values)
     known = [v for v in listed if v is not None]
-    return sum(known) if known and len(known) == len(listed) else None
+    # The same on every version of Python, to the last digit.
+    return math.fsum(known) if known and len(known) == len(listed) else None
 
 
 def _greatest(values: Iterable[float | None]) -> float | None:

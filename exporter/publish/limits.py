@@ -9,7 +9,7 @@ from aiohttp import hdrs, web
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
 
-MAX_CONCURRENT: Final = 32
+MAX_CONCURRENT: Final = 40
 """Requests answered at a time. Prometheus asks once a scrape; a person with a browser a few times."""
 
 SERVER_LIMITS: Final[dict[str, Any]] = {
