@@ -8,7 +8,7 @@ from exporter.gpus.nvml import NvmlSource
 from exporter.gpus.nvml_names import reason_names
 from exporter.readings import GpuProcess
 from tests.nvml.reading import NOWHERE, Clock
-from tests.nvml.standin import StandIn, bus_id, uuid
+from tests.nvml.standin import StandIn, bus_id, h200, uuid
 
 
 @pytest.fixture
@@ -295,14 +295,17 @@ def test_an_architecture_is_a_word(source: NvmlSource, standin: StandIn, code: i
     assert source.discover()[0].architecture == word
 
 
-def test_gpus_that_cannot_reach_each_other_have_no_peers(source: NvmlSource, standin: StandIn) -> None:
+def test_gpus_that_cannot_reach_each_other_have_no_peers(standin: StandIn) -> None:
     standin.say("* nvmlDeviceGetP2PStatus.* value=1")  # Chipset not supported, as guests tell.
-    assert [(i.p2p_peers, i.p2p_peers_possible) for i in source.discover()] == [(0, 1), (0, 1)]
+    assert [(i.p2p_peers, i.p2p_peers_possible) for i in NvmlSource(inventory=NOWHERE).discover()] == [(0, 1), (0, 1)]
 
 
-def test_topology_that_is_not_told_is_unknown(source: NvmlSource, standin: StandIn) -> None:
+def test_topology_that_is_not_told_is_unknown(standin: StandIn) -> None:
     standin.say("0 nvmlDeviceGetP2PStatus.* error=3", "1 nvmlDeviceGetP2PStatus.* value=6")
-    assert [(i.p2p_peers, i.p2p_peers_possible) for i in source.discover()] == [(None, None), (None, None)]
+    assert [(i.p2p_peers, i.p2p_peers_possible) for i in NvmlSource(inventory=NOWHERE).discover()] == [
+        (None, None),
+        (None, None),
+    ]
 
 
 def test_one_nvlink_that_is_up_makes_nvlink_active(source: NvmlSource, standin: StandIn) -> None:
@@ -314,6 +317,38 @@ def test_one_nvlink_that_is_up_makes_nvlink_active(source: NvmlSource, standin: 
     )
     fresh = NvmlSource(inventory=NOWHERE)
     assert [i.nvlink_active for i in fresh.discover()] == [True, False]
+
+
+def test_gpus_are_asked_about_each_other_only_when_there_is_a_new_one(source: NvmlSource, standin: StandIn) -> None:
+    # 1.6 ms a pair, and 56 pairs among eight GPUs.
+    def asked() -> int:
+        return sum(n for (_, call), n in standin.counts().items() if call.startswith("nvmlDeviceGetP2PStatus"))
+
+    assert asked() == 2
+    assert [i.p2p_peers for i in source.discover()] == [1, 1]
+    assert asked() == 2
+    standin.say(*h200(3).splitlines())
+    assert [i.p2p_peers for i in source.discover()] == [2, 2, 2]
+    assert asked() == 2 + 6
+
+
+def test_a_topology_that_could_not_be_told_once_is_asked_again(standin: StandIn) -> None:
+    standin.say("* nvmlDeviceGetP2PStatus.* error=999")
+    source = NvmlSource(inventory=NOWHERE)
+    assert [i.p2p_peers for i in source.discover()] == [None, None]
+    standin.forget()
+    assert [i.p2p_peers for i in source.discover()] == [1, 1]
+
+
+def test_without_gpm_by_choice_none_of_its_calls_is_made(standin: StandIn) -> None:
+    source = NvmlSource(inventory=NOWHERE, gpm=False)
+    source.discover()
+    activity = source.activity(uuid(0))
+    assert activity.sm_active_ratio is None
+    assert activity.errors == ()
+    assert activity.pcie_transmit_bytes_per_second == 680_000
+    source.close()
+    assert not any("Gpm" in call for _, call in standin.counts())
 
 
 @pytest.mark.parametrize(("virtualization", "known"), [(0, False), (1, None)], ids=["on bare metal", "in a guest"])
