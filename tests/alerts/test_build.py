@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from alerts.build import ThresholdError, load_thresholds, main, render
+from tests.alerts.servers import ALERTS
+
+
+def test_the_written_files_are_what_the_sources_and_thresholds_say() -> None:
+    for name, text in render(load_thresholds()).items():
+        assert (ALERTS / name).read_text() == text, f"alerts/{name} is not up to date: run python -m alerts.build"
+
+
+def test_a_threshold_is_changed_in_one_place_and_explained_at_each_use() -> None:
+    thresholds = load_thresholds()
+    files = render(thresholds)
+    changed = {
+        name: t if name != "page_share" else type(t)(name, "0.123", t.unit, t.why) for name, t in thresholds.items()
+    }
+    before, after = files["wattline.rules.yml"], render(changed)["wattline.rules.yml"]
+    assert after.count("0.123") == 4, "two rules, each with its explanation"
+    assert (
+        after.replace("0.123", "0.7").count("# page_share = 0.7: 84 s") == before.count("# page_share = 0.7: 84 s") == 2
+    )
+    for name, threshold in thresholds.items():
+        assert any(f"# {name} = {threshold.value}: " in text for text in files.values()), name
+
+
+def test_every_threshold_gives_evidence() -> None:
+    for threshold in load_thresholds().values():
+        assert len(threshold.why) > 30, threshold.name
+        assert threshold.why.endswith("."), threshold.name
+
+
+def test_no_number_of_a_rule_stands_outside_of_the_thresholds() -> None:
+    """Apart from what is no matter of opinion: nothing, everything, and the joules of a kilowatt hour."""
+    source = (ALERTS / "source" / "wattline.rules.yml.in").read_text()
+    compared = re.findall(r"(?:[<>]=?|==) (?!%\{)([\d.e]+)", "\n".join(expressions(source)))
+    assert set(compared) <= {"0", "1"}
+    assert set(re.findall(r"\[(\w+)\]|offset (\w+)", "\n".join(expressions(source)))) == set()
+
+
+def expressions(source: str) -> list[str]:
+    text = re.sub(r"%\{(\w+)\}", r"PLACE_\1", source)
+    rules = [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
+    return [re.sub(r"PLACE_(\w+)", r"%{\1}", rule["expr"]) for rule in rules]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "thresholds.yml: expected a mapping of names"),
+        ("a: 3", "thresholds.yml: a: expected the keys value, unit and why"),
+        ("a: {value: 3, unit: ratio}", "thresholds.yml: a: expected the keys value, unit and why"),
+        ("a: {value: 3, unit: metres, why: x}", "thresholds.yml: a: unit is 'metres', expected one of duration, "),
+        ("a: {value: 3, unit: duration, why: x}", "thresholds.yml: a: value is '3', expected a duration such as 30s"),
+        ("a: {value: 3m, unit: ratio, why: x}", "thresholds.yml: a: value is '3m', expected a number"),
+        ("a: {value: true, unit: ratio, why: x}", "thresholds.yml: a: value is 'True', expected a number"),
+    ],
+)
+def test_a_mistake_in_the_thresholds_is_told(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "thresholds.yml").write_text(text)
+    with pytest.raises(ThresholdError) as raised:
+        load_thresholds(tmp_path / "thresholds.yml")
+    assert str(raised.value).startswith(message)
+
+
+def test_a_threshold_that_is_missing_or_unused_is_told() -> None:
+    thresholds = load_thresholds()
+    without = {name: t for name, t in thresholds.items() if name != "page_share"}
+    with pytest.raises(ThresholdError, match=r"source/wattline\.rules\.yml\.in: no threshold is called page_share"):
+        render(without)
+    extra = {**thresholds, "extra": thresholds["page_share"]}
+    with pytest.raises(ThresholdError, match=r"extra: not used by any source"):
+        render(extra)
+
+
+def test_the_check_finds_what_is_not_up_to_date(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("alerts.build.HERE", tmp_path)
+    (tmp_path / "source").symlink_to(ALERTS / "source")
+    (tmp_path / "examples").mkdir()
+    monkeypatch.setattr("alerts.build.load_thresholds.__defaults__", (ALERTS / "thresholds.yml",))
+    monkeypatch.setattr("sys.argv", ["build", "--check"])
+    assert main() == 1
+    assert "alerts/wattline.rules.yml: not up to date" in capsys.readouterr().out
+    assert not (tmp_path / "wattline.rules.yml").exists()
+    monkeypatch.setattr("sys.argv", ["build"])
+    assert main() == 0
+    monkeypatch.setattr("sys.argv", ["build", "--check"])
+    assert main() == 0
+    (tmp_path / "alertmanager.yml").write_text("by hand")
+    assert main() == 1
