@@ -27,7 +27,7 @@ RUN python -m venv --without-pip /opt/wattline \
     && pip --python /opt/wattline/bin/python install --no-cache-dir --no-compile --require-hashes --only-binary :all: \
         --requirement requirements.txt
 
-COPY pyproject.toml LICENSE ./
+COPY pyproject.toml README.md LICENSE ./
 COPY exporter ./exporter
 # Byte code that is not checked against the time of its source gives the same image from the same files.
 RUN pip --python tools/bin/python wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist . \

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import tomllib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,12 +30,20 @@ def test_hadolint_finds_nothing() -> None:
     assert told.returncode == 0, told.stdout
 
 
+def copied() -> set[str]:
+    return {name for line in re.findall(r"^COPY (?!--)(.*)", RECIPE, re.MULTILINE) for name in line.split()[:-1]}
+
+
 def test_all_that_is_copied_reaches_the_build_and_nothing_else_does() -> None:
-    copied = {name for line in re.findall(r"^COPY (?!--)(.*)", RECIPE, re.MULTILINE) for name in line.split()[:-1]}
     let_through = {line.removeprefix("!") for line in IGNORED if line.startswith("!")}
-    assert copied == let_through
-    assert all((ROOT / name).exists() for name in copied)
+    assert copied() == let_through
+    assert all((ROOT / name).exists() for name in copied())
     assert "*" in IGNORED
+
+
+def test_what_the_package_is_described_by_is_copied() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {"pyproject.toml", "exporter", project["readme"], *project["license-files"]} <= copied()
 
 
 def test_everything_installed_is_locked_by_hash() -> None:
