@@ -1,0 +1,83 @@
+{{- define "wattline.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "wattline.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else if contains (include "wattline.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "wattline.name" .) | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "wattline.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "wattline.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "wattline.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "wattline.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "wattline.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{ include "wattline.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{- define "wattline.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* "true" when something is to be discovered: only then the host's process ids are needed. */ -}}
+{{- define "wattline.discovers" -}}
+{{- range .Values.config.deployments -}}
+{{- if or (eq (toString .engines) "auto") (eq (toString .gpus) "auto") -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* The job is what the rules ask for; the instance outlives the pod. */ -}}
+{{- define "wattline.relabelings" -}}
+- targetLabel: job
+  replacement: wattline
+- sourceLabels: [__meta_kubernetes_pod_node_name]
+  targetLabel: instance
+{{- with .relabelings }}
+{{ toYaml . }}
+{{- end -}}
+{{- end -}}
+
+{{- define "wattline.endpoint" -}}
+port: metrics
+path: /metrics
+interval: {{ .monitor.interval }}
+scrapeTimeout: {{ .monitor.scrapeTimeout }}
+{{- if .tls }}
+scheme: https
+{{- end }}
+{{- with .monitor.tlsConfig }}
+tlsConfig:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .monitor.basicAuth }}
+basicAuth:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+relabelings:
+  {{- include "wattline.relabelings" .monitor | nindent 2 }}
+{{- with .monitor.metricRelabelings }}
+metricRelabelings:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}

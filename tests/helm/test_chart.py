@@ -1,0 +1,200 @@
+"""What the chart installs, and what it refuses."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from typing import Any
+
+import helm_python
+import jsonschema
+import pytest
+import yaml
+
+from deploy.helm import sync
+from exporter import __version__
+from exporter.cli import build_parser
+from exporter.config import parse
+from tests.helm.chart import CHART, pod, render, the, values
+
+AUTO = {"config": {"deployments": [{"engines": "auto", "gpus": "auto"}]}}
+NAMED = {"config": {"deployments": [{"name": "a", "engines": [{"url": "http://engine:8000"}]}]}}
+
+
+def container(given: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    (found,) = pod(render(given, **more))["containers"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_it_is_the_chart_of_this_release() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["appVersion"] == __version__
+    assert container()["image"].endswith(f":{__version__}")
+
+
+def test_a_digest_wins_over_a_tag() -> None:
+    digest = "sha256:" + 64 * "a"
+    assert container(image={"digest": digest, "tag": "1"})["image"] == f"ghcr.io/wattline/wattline@{digest}"
+
+
+class TestHostProcesses:
+    def test_they_are_shared_while_something_is_to_be_discovered(self) -> None:
+        assert pod(render(AUTO))["hostPID"] is True
+        half = {"config": {"deployments": [{"name": "a", "engines": [{"url": "http://x:1"}], "gpus": "auto"}]}}
+        assert pod(render(half))["hostPID"] is True
+
+    def test_and_only_then(self) -> None:
+        assert "hostPID" not in pod(render(NAMED))
+
+
+class TestSecurity:
+    def test_the_pod_may_do_as_little_as_possible(self) -> None:
+        spec = pod(render(NAMED))
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["automountServiceAccountToken"] is False
+        assert container(NAMED)["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert not any("hostPath" in volume for volume in spec["volumes"])
+
+    def test_no_gpu_is_taken_from_an_engine(self) -> None:
+        assert "nvidia.com/gpu" not in json.dumps(container()["resources"])
+        assert {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "utility"} in container()["env"]
+
+    def test_nothing_but_scrapes_gets_in(self) -> None:
+        policy = the("NetworkPolicy", render())["spec"]
+        assert policy["policyTypes"] == ["Ingress"]
+        assert [rule["ports"] for rule in policy["ingress"]] == [[{"port": "metrics", "protocol": "TCP"}]]
+        assert "from" in the("NetworkPolicy", render(values("large")))["spec"]["ingress"][0]
+
+
+class TestExporter:
+    @pytest.mark.parametrize("given", [AUTO, NAMED, values("large")])
+    def test_its_configuration_is_right(self, given: dict[str, Any]) -> None:
+        text = the("ConfigMap", render(given, dashboards={"enabled": False}))["data"]["wattline.yml"]
+        assert parse(text, "wattline.yml").state_file == "/var/lib/wattline/state.json"
+
+    def test_a_state_file_of_ones_own_wins(self) -> None:
+        text = the("ConfigMap", render({"config": {**NAMED["config"], "state_file": "/x/y.json"}}))["data"]
+        assert parse(text["wattline.yml"], "wattline.yml").state_file == "/x/y.json"
+
+    def test_its_arguments_are_understood(self) -> None:
+        args = container(web={"configSecret": "web", "port": 9900}, extraArgs=["--log.level=debug"])["args"]
+        options = vars(build_parser().parse_args(args))
+        assert options["web.listen_address"] == (None, 9900)
+        assert options["web.config.file"] == "/etc/wattline-web/web.yml"
+        assert options["log.level"] == "debug"
+
+    def test_another_configuration_makes_other_pods(self) -> None:
+        def checksum(given: dict[str, Any]) -> str:
+            annotations = the("DaemonSet", render(given))["spec"]["template"]["metadata"]["annotations"]
+            assert isinstance(annotations, dict)
+            return str(annotations["checksum/config"])
+
+        assert checksum(AUTO) == checksum(AUTO)
+        assert checksum(AUTO) != checksum(NAMED)
+
+    def test_the_kubelet_asks_only_what_it_may(self) -> None:
+        """Behind users, even the health pages want a password."""
+        assert container()["livenessProbe"]["httpGet"]["path"] == "/-/healthy"
+        assert container()["readinessProbe"]["httpGet"]["path"] == "/-/ready"
+        behind = container(web={"configSecret": "web"})
+        assert "tcpSocket" in behind["livenessProbe"]
+        assert "readinessProbe" not in behind
+
+
+class TestScraping:
+    def test_the_job_is_what_the_rules_ask_for_and_the_instance_is_the_node(self) -> None:
+        (endpoint,) = the("PodMonitor", render(values("small")))["spec"]["podMetricsEndpoints"]
+        targets = {r["targetLabel"]: r.get("replacement", r.get("sourceLabels")) for r in endpoint["relabelings"]}
+        assert targets == {"job": "wattline", "instance": ["__meta_kubernetes_pod_node_name"]}
+        jobs = re.findall(r'job="([^"]*)"', "".join(p.read_text() for p in CHART.glob("files/rules/*")))
+        assert set(jobs) <= {"wattline"}
+
+    def test_it_reaches_the_port_of_the_pod_by_name(self) -> None:
+        (endpoint,) = the("PodMonitor", render(values("small")))["spec"]["podMetricsEndpoints"]
+        assert endpoint["port"] in [port["name"] for port in container()["ports"]]
+        selector = the("PodMonitor", render(values("small")))["spec"]["selector"]["matchLabels"]
+        labels = the("DaemonSet", render())["spec"]["template"]["metadata"]["labels"]
+        assert selector.items() <= labels.items()
+
+    def test_two_monitors_would_scrape_twice_and_are_refused(self) -> None:
+        with pytest.raises(helm_python.HelmError, match="scraped twice"):
+            render(podMonitor={"enabled": True}, serviceMonitor={"enabled": True})
+
+    def test_a_monitor_without_its_service_is_refused(self) -> None:
+        with pytest.raises(helm_python.HelmError, match=r"needs service\.enabled"):
+            render(service={"enabled": False}, serviceMonitor={"enabled": True})
+
+
+class TestCopies:
+    def test_they_are_those_of_the_repository(self) -> None:
+        """Else run ``python deploy/helm/sync.py``."""
+        assert sync.present() == sync.wanted()
+
+    def test_rules_arrive_as_they_are_with_the_braces_of_their_templates(self) -> None:
+        rules = [m["spec"] for m in render(values("small")) if m["kind"] == "PrometheusRule"]
+        originals = [
+            yaml.safe_load(content) for path, content in sorted(sync.wanted().items()) if path.suffix == ".yml"
+        ]
+        assert len(originals) == 2
+        assert rules == originals
+        assert "{{ $labels.deployment }}" in json.dumps(rules)
+
+    def test_dashboards_arrive_as_they_are(self) -> None:
+        maps = [m for m in render(values("small")) if "dashboard" in m["metadata"]["name"]]
+        data = {name: text for m in maps for name, text in m["data"].items()}
+        originals = {
+            f"wattline-{path.name}": content.decode()
+            for path, content in sync.wanted().items()
+            if path.suffix == ".json"
+        }
+        assert len(originals) >= 3
+        assert {name: json.loads(text) for name, text in data.items()} == {
+            name: json.loads(text) for name, text in originals.items()
+        }
+        assert all(m["metadata"]["labels"]["grafana_dashboard"] == "1" for m in maps)
+
+    def test_a_release_fits_into_its_secret(self) -> None:
+        """Helm keeps chart and manifests of a release in one object of 1 MiB at most, compressed and in base 64."""
+        chart = "".join(p.read_text() for p in sorted(CHART.rglob("*")) if p.is_file())
+        everything = json.dumps([chart, render(values("small"))])
+        assert len(base64.b64encode(gzip.compress(everything.encode()))) < 2**20 / 2
+
+
+class TestValues:
+    def test_every_value_is_described(self) -> None:
+        schema = json.loads((CHART / "values.schema.json").read_text())
+        defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+
+        def described(given: Any, known: dict[str, Any], path: str) -> None:
+            if "$ref" in known:
+                known = schema["$defs"][known["$ref"].rpartition("/")[2]]
+            if known.get("additionalProperties") is False:
+                assert set(given) == set(known["properties"]) - {"global"}, path
+                for key, value in given.items():
+                    described(value, known["properties"][key], f"{path}.{key}")
+
+        described(defaults, schema, "")
+        jsonschema.Draft7Validator.check_schema(schema)
+
+    @pytest.mark.parametrize(
+        ("given", "named"),
+        [
+            ({"podMonitr": {"enabled": True}}, "podMonitr"),
+            ({"podMonitor": {"enabled": "yes"}}, "podMonitor"),
+            ({"podMonitor": {"interval": "15"}}, "interval"),
+            ({"web": {"port": 80}}, "port"),
+            ({"image": {"digest": "latest"}}, "digest"),
+            ({"config": {"deployments": [{"engines": "all"}]}}, "engines"),
+            ({"extraArgs": ["serve"]}, "extraArgs"),
+        ],
+    )
+    def test_a_wrong_value_is_refused_by_name(self, given: dict[str, Any], named: str) -> None:
+        with helm_python.Chart.load(CHART) as chart, pytest.raises(helm_python.HelmError, match=named):
+            chart.validate_schema(given)
