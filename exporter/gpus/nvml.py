@@ -167,9 +167,10 @@ def _quietly(function: str, *arguments: Any) -> None:
 
 
 def _value(value_type: int, union: Any) -> float:
-    if value_type not in range(len(VALUE_TYPES)):
+    member = VALUE_TYPES[value_type] if value_type in range(len(VALUE_TYPES)) else ""
+    if not hasattr(union, member):  # An older nvidia-ml-py knows fewer.
         raise _CallFailed("unknown_value_type")
-    return float(getattr(union, VALUE_TYPES[value_type]))
+    return float(getattr(union, member))
 
 
 # GPUs and questions.
