@@ -143,7 +143,7 @@ def _session(config: Config, *, persist: bool = False, on_read: Callable[[str, f
     from exporter.gpus.nvml import NvmlSource
     from exporter.session import Session
 
-    return Session(config, NvmlSource(), persist=persist, on_read=on_read)
+    return Session(config, NvmlSource(gpm=config.gpm), persist=persist, on_read=on_read)
 
 
 def _targets(options: argparse.Namespace) -> Config:
