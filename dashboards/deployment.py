@@ -189,6 +189,7 @@ def _per_gpu(title: str, description: str, metric: str, lines: Steps) -> timeser
     return p.threshold_lines(
         p.graph(title, description, "percentunit", p.over_time(f"{metric}{{{OF_ONES_GPUS}}}", GPU_NAME))
         .legend(p.legend_beside("mean", "lastNotNull"))
+        .decimals(0)
         .fill_opacity(0)
         .line_width(1)
         .axis_soft_max(1)
