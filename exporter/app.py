@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from exporter import __version__
-from exporter.publish.limits import MAX_CONCURRENT, SERVER_LIMITS, install
+from exporter.publish.limits import MAX_CONCURRENT, SERVER_LIMITS, close_the_oldest, install, raise_file_limit
 from exporter.publish.security import WebSecurity
 from exporter.publish.server import Publication, make_app
 from exporter.yamlfile import ConfigError
@@ -102,6 +102,7 @@ class Exporter:
         Raises:
             ConfigError: the address cannot be listened on.
         """
+        raise_file_limit()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
@@ -135,6 +136,10 @@ class Exporter:
             await site.start()
         except OSError as error:
             raise ConfigError("--web.listen-address", f"{host or ''}:{port}: {error.strerror}") from None
+        assert runner.server is not None  # noqa: S101 - set up above
+        reaper = asyncio.create_task(close_the_oldest(runner.server))
+        stack.callback(reaper.cancel)
+        port = runner.addresses[0][1]  # The system's choice where 0 was asked for.
         scheme = "https" if self._security.ssl_context() else "http"
         shown = f"[{host}]" if host and ":" in host else host or "localhost"
         log.info("Wattline %s serves %s://%s:%d%s", __version__, scheme, shown, port, self._telemetry_path)

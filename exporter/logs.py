@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -12,6 +13,34 @@ import msgspec
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("logfmt", "json")
 Format = Literal["logfmt", "json"]
+
+
+REPEAT_AFTER = 3600.0
+"""Seconds."""
+
+
+class Repeated(logging.Filter):
+    """Lets the trace of one fault pass once an hour: what fails at every scrape must not fill the disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: dict[tuple[object, ...], float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the event is to be told."""
+        if not record.exc_info or record.exc_info[1] is None:
+            return True
+        trace = record.exc_info[2]
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        # A place in the code, so that there is no end of neither lines nor memory.
+        place = (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace is not None else None
+        fault = (record.name, type(record.exc_info[1]), place)
+        now = time.monotonic()
+        if now - self._told.get(fault, -REPEAT_AFTER) < REPEAT_AFTER:
+            return False
+        self._told[fault] = now
+        return True
 
 
 def _fields(record: logging.LogRecord) -> dict[str, str]:
@@ -59,6 +88,7 @@ def setup(level: str = "info", form: str = "logfmt") -> None:
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else LogfmtFormatter())
+    handler.addFilter(Repeated())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import logging
+import re
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,11 @@ from exporter.publish.page import add_page
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
+    from prometheus_client import CollectorRegistry
+
     from exporter.publish.status import PhaseNow
+
+log = logging.getLogger("wattline.web")
 
 GZIP_LEVEL = 1
 """The text shrinks twentyfold even so; higher levels cost more time than they save."""
@@ -64,12 +70,48 @@ class Publication:
 
     def render(self, accept: str, *, compressed: bool) -> tuple[bytes, str]:
         """The metrics text and its content type, for an Accept header."""
-        encoder, content_type = choose_encoder(accept)
+        encoder, content_type = negotiate(accept)
         key = (content_type, compressed)
         if key not in self._rendered:
-            body = encoder(self.registry.registry)
+            body = self._encode(encoder)
             self._rendered[key] = (gzip.compress(body, GZIP_LEVEL) if compressed else body, content_type)
         return self._rendered[key]
+
+    def _encode(self, encoder: Callable[[CollectorRegistry], bytes]) -> bytes:
+        try:
+            return encoder(self.registry.registry)
+        except Exception:
+            # A scrape that fails would hide even that something is wrong.
+            log.exception("The metrics cannot be written; until the next verdict only the exporter's own are served")
+            self.withdraw("its metrics cannot be written")
+            return encoder(self.registry.registry)
+
+
+_SPOKEN = re.compile(
+    r"(text/plain; version=(0\.0\.4|1\.0\.0)|application/openmetrics-text; version=1\.0\.0)"
+    r"; charset=utf-8(; escaping=(allow-utf-8|underscores|dots|values))?"
+)
+
+
+def negotiate(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+    """What writes the metrics, and their content type, for an Accept header; plain text for one that asks otherwise.
+
+    The client library takes any version that it is asked for, and fails on one that is no number.
+    """
+    try:
+        encoder, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):
+        return choose_encoder("")
+    return (encoder, content_type) if _SPOKEN.fullmatch(content_type) else choose_encoder("")
+
+
+def accepts_gzip(accept_encoding: str) -> bool:
+    """Whether an Accept-Encoding header allows gzip; ``gzip;q=0`` forbids it."""
+    for coding in accept_encoding.lower().split(","):
+        name, *parameters = (part.strip() for part in coding.split(";"))
+        if name == "gzip":
+            return not any(re.fullmatch(r"q=0(\.0*)?", parameter) for parameter in parameters)
+    return False
 
 
 PUBLICATION = web.AppKey("publication", Publication)
@@ -77,7 +119,7 @@ PUBLICATION = web.AppKey("publication", Publication)
 
 async def metrics(request: web.Request) -> web.Response:
     """GET /metrics."""
-    compressed = "gzip" in request.headers.get("Accept-Encoding", "")
+    compressed = accepts_gzip(request.headers.get("Accept-Encoding", ""))
     body, content_type = request.app[PUBLICATION].render(request.headers.get("Accept", ""), compressed=compressed)
     headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
     if compressed:
