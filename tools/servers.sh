@@ -71,6 +71,23 @@ apt_private update >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "cannot read
 for deb in "$work"/debs/*.deb; do
     dpkg-deb -x "$deb" "$work/unpacked"
 done
+
+# Debian's Alertmanager reads its default templates from an absolute path. Unpacked beside the system it finds them
+# through descriptor 9: a path of the same length in the program, and a wrapper that opens the folder as that.
+alertmanager=$work/unpacked/usr/bin/prometheus-alertmanager
+if [ -e "$alertmanager" ]; then
+    LC_ALL=C sed -i 's|/usr/share/prometheus/alertmanager|/proc/self/fd/9/./././././././././|g' "$alertmanager"
+    mv "$alertmanager" "$alertmanager.unpacked"
+    cat >"$alertmanager" <<'WRAPPER'
+#!/bin/sh
+set -eu
+bin=$(dirname "$(readlink -f "$0")")
+exec 9<"$bin/../share/prometheus/alertmanager"
+exec "$bin/prometheus-alertmanager.unpacked" "$@"
+WRAPPER
+    chmod +x "$alertmanager"
+fi
+
 cp -a "$work/unpacked/." "$dest/"
 for package in $missing; do
     touch "$dest/.have/$package"
