@@ -26,7 +26,7 @@ demo: $(VENV)/.runtime ## Run the exporter over a simulated rig
 
 .PHONY: test
 test: lint system servers ## Check everything: style, types, imports, tests
-	$(BIN)/pytest -n $(TEST_WORKERS) $(ARGS)
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadgroup $(ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.development ## Check style, types and imports
@@ -43,12 +43,14 @@ fmt: $(VENV)/.development ## Format the code and mend what can be mended
 
 .PHONY: system
 system: ## Install the programs that the tests start
-	@tools/system-packages.sh cc:gcc
+	@tools/system-packages.sh cc:gcc chromium:chromium systemd-analyze:systemd
 	@tools/system-packages.sh chromium:chromium || echo 'The tests in a browser will be skipped.'
 
 .PHONY: servers
 servers: ## Fetch the real servers that the tests start
-	@if [ -x tools/servers.sh ]; then tools/servers.sh; fi
+	@tools/servers.sh
+	@tools/servers.sh trixie docker-compose
+	@tools/servers.sh sid docker-compose
 
 .PHONY: test-lowest
 test-lowest: $(BIN)/uv system servers ## Run the tests with the oldest dependencies allowed
@@ -73,6 +75,10 @@ reference: $(VENV)/.runtime ## Write the metric reference anew
 schema: $(VENV)/.runtime ## Write the JSON schema of the configuration anew
 	$(BIN)/python -c 'import json; from exporter.config import schema; print(json.dumps(schema(), indent=2))' \
 		>docs/wattline.schema.json
+
+.PHONY: image
+image: ## Build the container image without a container engine, and run it (minutes; needs root and buildah)
+	tools/image.sh
 
 .PHONY: lock
 lock: $(BIN)/uv ## Write the locked requirements anew
