@@ -68,8 +68,9 @@ alerts: $(VENV)/.development ## Write the rules and the Alertmanager configurati
 	$(BIN)/python -m alerts.build
 
 .PHONY: reference
-reference: $(VENV)/.runtime ## Write the metric reference anew
+reference: $(VENV)/.runtime ## Write the references of the metrics and of the API anew
 	$(BIN)/python -m tools.metrics_reference
+	$(BIN)/python -m tools.api_reference
 
 .PHONY: schema
 schema: $(VENV)/.runtime ## Write the JSON schema of the configuration anew
