@@ -21,6 +21,8 @@ STALE_AFTER = 3.0
 IDLE_SHARE = 0.9
 """The scheduler's own account: idle for this share of the poll means that it holds nothing."""
 CONFIRM_POLLS = 2.5
+PROBE_TOKENS_PER_SECOND = 4.0
+"""What health probes make an idle SGLang count at most: one token a probe, from a handful of probers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +36,15 @@ class Work:
     low: float | None
     high: float | None
     progressed: bool | None = None
-    """Whether any progress counter moved since the poll before; ``None`` when there is none."""
+    """Whether progress since the poll before tells of work; ``None`` when nothing counts it."""
 
 
-def _moved(before: EngineReading, after: EngineReading) -> bool | None:
+def _progressed(before: EngineReading, after: EngineReading) -> bool | None:
+    """Whether more was made than health probes alone make: each of those costs an idle server a token or two."""
     if not after.progress or len(before.progress) != len(after.progress):
         return True if after.progress else None
-    return before.progress != after.progress
+    made = max(b - a for a, b in zip(before.progress, after.progress, strict=True))
+    return made > PROBE_TOKENS_PER_SECOND * (after.t - before.t)
 
 
 def restarted(before: EngineReading, after: EngineReading) -> bool:
@@ -156,7 +160,7 @@ class EngineTrack:
     def _work(self, before: EngineReading | None, after: EngineReading) -> Work:
         """Bounds of the work held at ``after``, by the best signals it offers."""
         near = before if before is not None and after.t - before.t <= self._max_gap else None
-        progressed = _moved(near, after) if near is not None else None
+        progressed = _progressed(near, after) if near is not None else None
         if self._scheduler_idle(near, after) and not progressed:
             self._unconfirmed_since = None
             return Work(after.t, 0.0, 0.0, progressed)

@@ -97,6 +97,15 @@ def test_absent_load_gauges_are_idle_only_when_the_front_says_so(signal: str | N
     assert only(bench.run(30, watts=87, work=None, tokens_per_second=None)).state is expected
 
 
+def test_an_idle_server_whose_health_is_probed_is_idle() -> None:
+    """Each GET /health makes an idle SGLang compute one token, which moves its live counter."""
+    assert only(Bench().run(70, watts=87, work=0, tokens_per_second=1)).state is State.IDLE
+
+
+def test_requests_too_short_for_any_gauge_are_no_idleness() -> None:
+    assert only(Bench().run(70, watts=200, work=0, tokens_per_second=300)).state is State.WORKING
+
+
 def test_a_scheduler_that_counts_idle_time_is_idle_although_its_gauges_are_absent() -> None:
     """A fresh SGLang 0.5.20 writes its gauges with the first request, and its idle time from the start."""
     bench = Bench()
