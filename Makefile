@@ -72,6 +72,10 @@ reference: $(VENV)/.runtime ## Write the references of the metrics and of the AP
 	$(BIN)/python -m tools.metrics_reference
 	$(BIN)/python -m tools.api_reference
 
+.PHONY: chart
+chart: ## Copy rules and dashboards into the Helm chart anew
+	$(PYTHON) deploy/helm/sync.py
+
 .PHONY: schema
 schema: $(VENV)/.runtime ## Write the JSON schema of the configuration anew
 	$(BIN)/python -c 'import json; from exporter.config import schema; print(json.dumps(schema(), indent=2))' \
