@@ -1,0 +1,30 @@
+"""Prometheus' own linter has nothing to say about the metrics."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.alerts.servers import SUITES, program
+from tests.app.golden import HERE, SCENARIOS
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_promtool_finds_nothing(suite: str, scenario: str) -> None:
+    text = HERE.joinpath(f"{scenario}.prom").read_text()
+    done = subprocess.run(
+        [program("promtool", suite), "check", "metrics"], input=text, text=True, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.servers
+def test_promtool_would_find_something() -> None:
+    text = "# TYPE wattline_watts_count gauge\nwattline_watts_count 1\n"
+    done = subprocess.run(
+        [program("promtool", SUITES[0]), "check", "metrics"], input=text, text=True, capture_output=True, check=False
+    )
+    assert done.returncode != 0
