@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -108,16 +108,24 @@ class Exporter:
             loop.add_signal_handler(number, self._stopping.set)
         if self._reload_config is not None:
             loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(self.reload()))
-        async with AsyncExitStack() as stack:
-            await self._serve(stack)
+        runner = self._runner()
+        reaper = asyncio.create_task(close_the_oldest(runner))
+        stops = [runner.cleanup]
+        try:
+            await self._serve(runner)
+            # Not before there is an address: who fails to get one must not save what it has not learned.
+            stops.append(self.session.stop)
             await self.session.start()
-            stack.push_async_callback(self.session.stop)
             self.publication.registry.reload_ok.set(1)
             self.publication.registry.reload_time.set_to_current_time()
             await self._judge_until_stopped()
+        finally:
+            # At the same time, as each may have to wait for something that hangs.
+            reaper.cancel()
+            await asyncio.gather(*(stop() for stop in stops))
         log.info("Wattline has stopped")
 
-    async def _serve(self, stack: AsyncExitStack) -> None:
+    def _runner(self) -> web.AppRunner:
         app = make_app(
             self.publication,
             telemetry_path=self._telemetry_path,
@@ -127,18 +135,16 @@ class Exporter:
         )
         install(app, self._max_requests)
         self._security.install(app)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5, **SERVER_LIMITS)
+        return web.AppRunner(app, access_log=None, shutdown_timeout=0.3, **SERVER_LIMITS)
+
+    async def _serve(self, runner: web.AppRunner) -> None:
         await runner.setup()
-        stack.push_async_callback(runner.cleanup)
         host, port = self._listen
         try:
             site = web.TCPSite(runner, host, port, ssl_context=self._security.ssl_context())
             await site.start()
         except OSError as error:
             raise ConfigError("--web.listen-address", f"{host or ''}:{port}: {error.strerror}") from None
-        assert runner.server is not None  # noqa: S101 - set up above
-        reaper = asyncio.create_task(close_the_oldest(runner.server))
-        stack.callback(reaper.cancel)
         port = runner.addresses[0][1]  # The system's choice where 0 was asked for.
         scheme = "https" if self._security.ssl_context() else "http"
         shown = f"[{host}]" if host and ":" in host else host or "localhost"

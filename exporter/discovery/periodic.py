@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from exporter.analysis.snapshot import SourceView
-from exporter.gpus.worker import Worker
+from exporter.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
@@ -25,6 +25,8 @@ INTERVAL = 30.0
 """Seconds between two looks; NVML's list of processes is not renewed more often either."""
 SOON = 1.0
 """Seconds between two looks while some GPU has not told its processes yet."""
+AT_REST = 300.0
+"""Seconds between two looks while the same processes hold the same GPUs and nothing is wanting."""
 STUCK = 20.0
 """A look that takes longer hangs in ``/proc``."""
 
@@ -62,7 +64,8 @@ class Discovery:
         self._worker = Worker(SOURCE)
         self._task: asyncio.Task[None] | None = None
         self._told: frozenset[str] = frozenset()
-        self._failure = "has not looked yet"
+        self._failure = "waits until the GPUs tell their processes"
+        self._seen: dict[str, set[int]] = {}
         self._resolution: Resolution | None = None
         self._looked_at: float | None = None
         self._started_at = 0.0
@@ -113,7 +116,7 @@ class Discovery:
         began = time.monotonic()
         while True:
             conditions, complete = self._conditions()
-            if conditions:
+            if conditions and not self._at_rest(conditions):
                 try:
                     await self._look(config, conditions)
                 except Exception as error:
@@ -123,6 +126,14 @@ class Discovery:
                     self._failure = f"failed: {type(error).__name__}"
             soon = not complete and time.monotonic() - began < INTERVAL
             await asyncio.sleep(SOON if soon else INTERVAL)
+
+    def _at_rest(self, conditions: Mapping[str, GpuCondition]) -> bool:
+        """Whether another look would find the same: reading every process of a big host has its price."""
+        now = {uuid: {p.pid for p in c.processes or ()} for uuid, c in conditions.items()}
+        before, self._seen = self._seen, now
+        settled = self._resolution is not None and not self._resolution.notes and not self._failure
+        fresh = self._looked_at is not None and time.monotonic() - self._looked_at < AT_REST
+        return settled and fresh and before == self._seen
 
     async def _look(self, config: Config, conditions: Mapping[str, GpuCondition]) -> None:
         if self._worker.pending is not None:

@@ -11,12 +11,13 @@ import contextlib
 import functools
 import logging
 import math
+import socket
 import time
 from collections import Counter, deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from exporter import __version__
@@ -24,6 +25,7 @@ from exporter.engines.errors import classify, hint, http_word
 from exporter.engines.normalise import normalise
 from exporter.engines.target import CredentialsError, EngineTarget
 from exporter.readings import EngineReading
+from exporter.worker import aside
 
 if TYPE_CHECKING:
     import ssl
@@ -37,7 +39,6 @@ MAX_TIMEOUT_SECONDS = 4.0
 TIMEOUT_SHARE = 0.8
 """Share of the interval in which an answer must have come, so that polls of one engine never overlap."""
 STOP_SECONDS = 2.0
-PARSE_THREADS = 2
 INLINE_BYTES = 64 * 1024
 """A smaller body is parsed where it arrives: handing it over would cost as much."""
 _CHUNK_BYTES = 64 * 1024
@@ -56,13 +57,39 @@ _HEADERS = {
 
 logger = logging.getLogger("wattline.engines")
 
-_parsers = ThreadPoolExecutor(PARSE_THREADS, thread_name_prefix="wattline-parse")
+
+class _Lookups(AbstractResolver):
+    """Looks names up like the system does, each on a thread of its own: one that hangs costs that name alone."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        look_up = functools.partial(
+            socket.getaddrinfo, host, port, family=family, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
+        )
+        return [
+            ResolveResult(
+                hostname=host,
+                # Addresses within one link need the link, too.
+                host=f"{address[0]}%{address[3]}" if len(address) > 3 and address[3] else str(address[0]),  # noqa: PLR2004
+                port=port,
+                family=kind,
+                proto=protocol,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for kind, _, protocol, _, address in await aside(f"wattline-dns {host}", look_up)
+        ]
+
+    async def close(self) -> None:
+        pass
 
 
 def open_session() -> aiohttp.ClientSession:
     """Open the HTTP session that all engines share: no cookies, no proxy, one connection an engine kept open."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, ttl_dns_cache=30, keepalive_timeout=75),
+        connector=aiohttp.TCPConnector(
+            limit=0, limit_per_host=0, resolver=_Lookups(), ttl_dns_cache=30, keepalive_timeout=75
+        ),
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=False,
     )
@@ -174,7 +201,7 @@ class EngineScraper:
         )
         if len(body) <= INLINE_BYTES:
             return make()
-        return await asyncio.get_running_loop().run_in_executor(_parsers, make)
+        return await aside("wattline-parse", make)
 
     async def _fetch(self) -> tuple[bytes, str | None]:
         try:

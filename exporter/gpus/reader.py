@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, TypeVar
 from exporter.gpus.health import Ledger, SourceHealth
 from exporter.gpus.plausibility import EnergyMark, check_activity, check_condition, check_sample
 from exporter.gpus.source import GpuLostError, SourceError
-from exporter.gpus.worker import Worker
 from exporter.readings import GpuActivity, GpuCondition, GpuSample, ReadingError
+from exporter.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from exporter.gpus.source import GpuSource
-    from exporter.gpus.worker import Outcome
     from exporter.readings import GpuIdentity, GpuReading, Reading
+    from exporter.worker import Outcome
 
 log = logging.getLogger("wattline.gpus")
 
-STOP_CALLS_SECONDS = 1.0
-STOP_CLOSE_SECONDS = 0.5
+STOP_CALLS_SECONDS = 0.8
+STOP_CLOSE_SECONDS = 0.4
 MOST_DOUBLINGS = 16
 
 T = TypeVar("T")

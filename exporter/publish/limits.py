@@ -51,11 +51,11 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def close_the_oldest(server: web.Server, most: int = MAX_CONNECTIONS) -> None:
-    """Keep no more than ``most`` connections open. Runs until it is cancelled."""
+async def close_the_oldest(runner: web.AppRunner, most: int = MAX_CONNECTIONS) -> None:
+    """Keep no more than ``most`` connections to a server open. Runs until it is cancelled."""
     while True:
         await asyncio.sleep(CONNECTIONS_LOOKED_AT_EVERY)
-        for connection in server.connections[:-most]:
+        for connection in runner.server.connections[:-most] if runner.server else ():
             connection.force_close()
 
 

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,3 +80,22 @@ class Worker:
                 work()
             except RuntimeError:  # The loop is closed: nobody waits any more.
                 return
+
+
+async def aside(name: str, call: Callable[[], T]) -> T:
+    """Make one call on a thread of its own, and give or raise what comes of it.
+
+    Unlike a thread of a pool, one that hangs holds up neither other calls nor the end of the process.
+
+    Args:
+        name: of the thread.
+        call: what to do there.
+    """
+    worker = Worker(name)
+    try:
+        outcome = await worker.run(call)
+    finally:
+        worker.retire()
+    if outcome.error is not None:
+        raise outcome.error
+    return cast("T", outcome.value)
