@@ -151,6 +151,7 @@ class Gpus:
     def __init__(self, count: int) -> None:
         self.processes: list[list[int]] = [[] for _ in range(count)]
         self.now: Callable[[], float] = lambda: 0.0
+        self.asked = 0
 
     def discover(self) -> tuple[GpuIdentity, ...]:
         return tuple(GpuIdentity(uuid=uuid(n), index=n) for n in range(len(self.processes)))
@@ -162,6 +163,7 @@ class Gpus:
         return GpuActivity(t=self.now(), uuid=of)
 
     def condition(self, of: str) -> GpuCondition:
+        self.asked += 1
         pids = self.processes[int(of[-2:], 16)]
         processes = tuple(GpuProcess(pid) for pid in pids)
         return GpuCondition(t=self.now(), uuid=of, limit_enforced_watts=600.0, processes=processes)
@@ -214,6 +216,39 @@ async def test_a_running_exporter_finds_a_server_and_follows_it_to_other_gpus(
         moved = await until(session, lambda s: s.deployments[0].gpus == (uuid(2), uuid(3)))
         assert [g.deployment for g in moved.gpus] == ["", "", "GLM-5", "GLM-5"]
         await until(session, lambda s: any(e.reading is not None and e.reading.up for e in s.engines))
+    finally:
+        await session.stop()
+
+
+async def test_at_rest_it_looks_only_when_other_processes_hold_the_gpus(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporter.session, "CONDITION_INTERVAL", 0.1)
+    monkeypatch.setattr(periodic, "INTERVAL", 0.02)
+    looks: list[list[list[int]]] = []
+
+    class Counting(Discoverer):
+        def resolve(self, *args: object, **kwargs: object) -> object:  # type: ignore[override]
+            looks.append([list(pids) for pids in gpus.processes])
+            return super().resolve(*args, **kwargs)  # type: ignore[arg-type]
+
+    running = launcher.start(SGLANG, TP2)
+    gpus = Gpus(3)
+    gpus.processes = [[running.pids[0]], [running.pids[1]], []]
+    session = Session(
+        parse("deployments: [{engines: auto, gpus: auto}]", "f"),
+        gpus,
+        discoverer=Counting(gpu_devices=(launcher.device,)),
+    )
+    gpus.now = session.clock
+    await session.start()
+    try:
+        await until(session, lambda s: bool(s.deployments))
+        count, before = len(looks), gpus.asked
+        await until(session, lambda _: gpus.asked > before + 9)
+        assert len(looks) == count
+        gpus.processes = [[], [running.pids[1]], [running.pids[0]]]
+        await until(session, lambda s: s.deployments[0].gpus == (uuid(1), uuid(2)))
     finally:
         await session.stop()
 
