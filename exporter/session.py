@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from exporter import state
 from exporter.analysis.observer import Observer
 from exporter.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride, Plan
 from exporter.analysis.snapshot import SourceView
@@ -16,6 +17,8 @@ from exporter.discovery.resolve import Discoverer
 from exporter.engines.scrape import EngineScraper, open_session
 from exporter.engines.target import EngineTarget
 from exporter.gpus.reader import GpuReader, Intervals
+from exporter.state import StateFile
+from exporter.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,6 +35,8 @@ CONDITION_INTERVAL = 30.0
 DISCOVER_INTERVAL = 30.0
 SAVE_EVERY = 300.0
 """Seconds between two writes of the state file."""
+DISK_SECONDS = 0.5
+"""A disk that takes longer is not waited for."""
 
 
 def plan_of(config: Config) -> Plan:
@@ -118,7 +123,10 @@ class Session:
         self._speed = speed
         self._on_read = on_read
         self._persist = persist
-        self._saved_at = time.monotonic()
+        self._state: StateFile | None = None
+        self._disk = Worker("state file")
+        self._saved_at = clock()
+        self._saving: asyncio.Task[None] | None = None
         self._http: aiohttp.ClientSession | None = None
         self._reader: GpuReader | None = None
         self._scrapers: dict[str, EngineScraper] = {}
@@ -127,9 +135,7 @@ class Session:
 
     async def start(self) -> None:
         """Begin to read, from what an earlier run has learned."""
-        if self.config.state_file is not None:
-            for uuid, watts in state.load(Path(self.config.state_file)).items():
-                self.observer.restore_idle(uuid, watts)
+        await self._restore(self._configured)
         self._http = open_session()
         await self._start_reader()
         await self.apply(self._configured)
@@ -143,10 +149,13 @@ class Session:
         await asyncio.gather(*stops)
         if self._http is not None:
             await self._http.close()
-        self._save()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._save(), DISK_SECONDS)
+        self._disk.retire()
 
     async def apply(self, config: Config) -> None:
         """Go on with another configuration; whatever stays the same keeps its past."""
+        await self._restore(config)
         await self._go_on(self._discovery.begin(config))
 
     async def _go_on(self, config: Config) -> None:
@@ -248,12 +257,26 @@ class Session:
 
     def judge(self) -> Snapshot:
         """Everything that is known and believed now."""
-        if time.monotonic() - self._saved_at > SAVE_EVERY:
-            self._save()
         now = self.clock()
+        if now - self._saved_at > SAVE_EVERY:
+            self._saving = asyncio.create_task(self._save())
         return self.observer.judge(now, self.sources(now))
 
-    def _save(self) -> None:
-        self._saved_at = time.monotonic()
-        if self._persist and self.config.state_file is not None:
-            state.save(Path(self.config.state_file), self.observer.learned_idle())
+    async def _restore(self, config: Config) -> None:
+        """Begin from what the configured state file tells, if it is another one than before."""
+        path = None if config.state_file is None else Path(config.state_file)
+        if path == (self._state.path if self._state is not None else None):
+            return
+        self._disk.retire()
+        self._disk, self._state = Worker("state file"), StateFile(path) if path is not None else None
+        if self._state is None:
+            return
+        with suppress(TimeoutError):
+            outcome = await asyncio.wait_for(self._disk.run(self._state.load), DISK_SECONDS)
+            for uuid, watts in (outcome.value or {}).items():
+                self.observer.restore_idle(uuid, watts)
+
+    async def _save(self) -> None:
+        self._saved_at = self.clock()
+        if self._persist and self._state is not None and not self._disk.busy:
+            await self._disk.run(partial(self._state.save, self.observer.learned_idle()))
