@@ -2,8 +2,9 @@
 
 Engines send far more than is needed (300 KB a poll is usual) and not always valid text. So lines are chosen by the
 name of their sample before anything is parsed, comments are not looked at, and what remains goes through
-prometheus_client's parser, line by line when a line is bad. Because ``# TYPE`` lines are ignored, a counter reads the
-same whether its family is declared with or without ``_total``, and a missing ``# EOF`` does not matter.
+prometheus_client's parser line by line. A name with its labels is parsed once: at the next poll only its value differs.
+Because ``# TYPE`` lines are ignored, a counter reads the same whether its family is declared with or without
+``_total``, and a missing ``# EOF`` does not matter.
 
 A name may be spelled with a colon or with an underscore after its prefix (``sglang:num_running_reqs``,
 ``sglang_num_running_reqs``): both are the same metric here, and where a text has both, only the colon's is taken.
@@ -15,22 +16,40 @@ import math
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from prometheus_client.parser import text_string_to_metric_families
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 MAX_LINE_BYTES = 16 * 1024
 """A longer line is skipped: the lines that are wanted have short labels."""
 MAX_WANTED_BYTES = 2 * 1024 * 1024
 """More than this in wanted lines is no engine (64 ranks make 0.3 MiB), and would take seconds to parse."""
 
+REMEMBERED = 4096
+"""Parsed names and labels that are kept from one poll to the next: an engine with eight ranks has 150 of them."""
+MAX_REMEMBERED_CHARS = 512
+
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _SAMPLE = re.compile(rb"\s*[a-zA-Z_:][\w:]*\s*(?:\{.*\})?\s+[-+]?(?:\d|\.\d|nan|inf)", re.IGNORECASE)
 _BEFORE_EXEMPLAR = re.compile(r'([^\s{]+(?:\{(?:[^"}]|"(?:\\.|[^"\\])*")*\})?\s+\S+)')
 _SHAPE_LINES = 1000
+_PLAIN = re.compile(
+    r"([a-zA-Z_:][a-zA-Z0-9_:]*(?:\{[^{}]*\})?) (-?[0-9]{1,17}(?:\.[0-9]{1,17})?(?:[eE][-+]?[0-9]{1,2})?)"
+)
+"""A line as nearly all are: no brace within the labels, a usual number, no time stamp, no exemplar."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """What tells one series from another."""
+
+    name: str
+    labels: Mapping[str, str]
+    key: frozenset[tuple[str, str]]
 
 
 class TooManySamplesError(Exception):
@@ -75,41 +94,45 @@ def read(body: bytes | str, names: frozenset[str], prefixes: tuple[str, ...]) ->
     Raises:
         TooManySamplesError: lines with wanted names are more than :data:`MAX_WANTED_BYTES`.
     """
-    data = body.encode("utf-8", "replace") if isinstance(body, str) else body
-    wanted = {name.encode(): name for name in names}
-    spelled = {(prefix[:-1] + mark).encode(): prefix for prefix in prefixes for mark in "_:"}
-    alone = (name for name in wanted if not name.startswith(tuple(spelled)))
+    data = b"\n" + (body.encode("utf-8", "replace") if isinstance(body, str) else body)
     lines: list[str] = []
     seen: set[str] = set()
-    occurring: set[str] = set()
+    occurring: set[bytes] = set()
     bad: list[str] = []
     size = 0
-    for start in (*spelled, *alone):
-        for line in _lines_beginning(data, start):
-            if start in spelled:
-                occurring.add(spelled[start])
-            match = _NAME.match(line)
-            name = wanted.get(match.group().replace(b":", b"_", 1)) if match else None
-            if name is None:
-                continue
-            seen.add(name)
-            size += len(line)
-            if size > MAX_WANTED_BYTES:
-                raise TooManySamplesError
-            if len(line) > MAX_LINE_BYTES:
-                bad.append(name)
-            else:
-                lines.append(line.decode("utf-8", "replace"))
+    finder, wanted = _finder(names, prefixes)
+    for match in finder.finditer(data):
+        spelling, prefix = match.groups()
+        if prefix:
+            occurring.add(prefix)
+        name = wanted.get(spelling.replace(b":", b"_", 1))
+        if name is None:
+            continue
+        seen.add(name)
+        end = data.find(b"\n", match.end())
+        line = data[match.start() + 1 : end if end >= 0 else None]
+        size += len(line)
+        if size > MAX_WANTED_BYTES:
+            raise TooManySamplesError
+        if len(line) > MAX_LINE_BYTES:
+            bad.append(name)
+        else:
+            lines.append(line.decode("utf-8", "replace"))
     by_spelling: dict[str, dict[frozenset[tuple[str, str]], Series]] = defaultdict(dict)
-    for spelling, series in _parse(lines, bad):
-        by_spelling[spelling][frozenset(series.labels.items())] = series
+    for text in lines:
+        sample = _sample(text)
+        if sample is None:
+            bad.append(plain(_name(text)))
+        else:
+            identity, value = sample
+            by_spelling[identity.name][identity.key] = Series(identity.labels, value)
     # Colons sort before underscores, so a name spelled both ways keeps its colon.
     found: dict[str, tuple[Series, ...]] = {}
-    for spelling in sorted(by_spelling):
-        finite = tuple(s for s in by_spelling[spelling].values() if math.isfinite(s.value))
+    for spelled in sorted(by_spelling):
+        finite = tuple(s for s in by_spelling[spelled].values() if math.isfinite(s.value))
         if finite:
-            found.setdefault(plain(spelling), finite)
-    return Exposition(found, frozenset(seen), frozenset(occurring), tuple(bad))
+            found.setdefault(plain(spelled), finite)
+    return Exposition(found, frozenset(seen), frozenset(f"{p.decode()}_" for p in occurring), tuple(bad))
 
 
 def shape(body: bytes | str, content_type: str | None = None) -> str:
@@ -123,32 +146,39 @@ def shape(body: bytes | str, content_type: str | None = None) -> str:
     return "empty"
 
 
-def _lines_beginning(data: bytes, start: bytes) -> Iterator[bytes]:
-    """Yield the lines that begin with ``start``, at the speed of a search: most of a large body is never looked at."""
-    at = 0 if data.startswith(start) else data.find(b"\n" + start) + 1
-    while data.startswith(start, at):
-        end = data.find(b"\n", at)
-        end = len(data) if end < 0 else end
-        yield data[at:end]
-        at = data.find(b"\n" + start, end) + 1
-        if at <= end:
-            return
+@lru_cache(maxsize=8)
+def _finder(names: frozenset[str], prefixes: tuple[str, ...]) -> tuple[re.Pattern[bytes], Mapping[bytes, str]]:
+    """A search for names at the beginning of a line: most of a large body is never looked at by anything slower."""
+    alone = sorted(name for name in names if not name.startswith(prefixes))
+    words = "|".join(re.escape(prefix[:-1]) for prefix in prefixes)
+    begins = "|".join([f"({words})[:_]", *(re.escape(name) for name in alone)])
+    return re.compile(f"\n((?:{begins})[a-zA-Z0-9_:]*)".encode()), {name.encode(): name for name in names}
 
 
-def _parse(lines: list[str], bad: list[str]) -> Iterator[tuple[str, Series]]:
-    """Parse all lines at once, which is the fast way, or one by one as soon as one is bad."""
+def _sample(line: str) -> tuple[_Identity, float] | None:
+    """Take one line apart; ``None`` when it is bad."""
+    match = _PLAIN.fullmatch(line)
+    identity = _identity(match[1]) if match and len(match[1]) <= MAX_REMEMBERED_CHARS else None
+    if match and identity:
+        return identity, float(match[2])
+    return _parsed(_without_exemplar(line))
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _identity(head: str) -> _Identity | None:
+    """Parse the name and labels of a line, which are the same at every poll."""
+    sample = _parsed(f"{head} 0")
+    return sample[0] if sample else None
+
+
+def _parsed(line: str) -> tuple[_Identity, float] | None:
     try:
-        families = list(text_string_to_metric_families("\n".join(lines) + "\n"))
+        (family,) = text_string_to_metric_families(line + "\n")
+        (sample,) = family.samples
+        value = float(sample.value)
     except Exception:  # noqa: BLE001 - whatever a parser makes of a bad line, the line is what is lost
-        if len(lines) == 1:
-            bad.append(plain(_name(lines[0])))
-            return
-        for line in lines:
-            yield from _parse([_without_exemplar(line)], bad)
-        return
-    for family in families:
-        for sample in family.samples:
-            yield sample.name, Series(sample.labels, float(sample.value))
+        return None
+    return _Identity(sample.name, sample.labels, frozenset(sample.labels.items())), value
 
 
 def _name(line: str) -> str:
