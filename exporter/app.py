@@ -95,6 +95,7 @@ class Exporter:
         self._phase = phase
         self._stopping = asyncio.Event()
         self._judging = True
+        self._reloading: set[asyncio.Task[str]] = set()
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT.
@@ -107,7 +108,7 @@ class Exporter:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         if self._reload_config is not None:
-            loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(self.reload()))
+            loop.add_signal_handler(signal.SIGHUP, self._reload_soon)
         runner = self._runner()
         reaper = asyncio.create_task(close_the_oldest(runner))
         stops = [runner.cleanup]
@@ -165,17 +166,26 @@ class Exporter:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), self.session.beat())
 
+    def _reload_soon(self) -> None:
+        reloading = asyncio.get_running_loop().create_task(self.reload())
+        self._reloading.add(reloading)
+        reloading.add_done_callback(self._reloading.discard)
+
     async def reload(self) -> str:
         """Read the configuration again; the reason when it is refused and the old one stays in force, else nothing."""
         assert self._reload_config is not None  # noqa: S101 - only called when there is something to read
-        registry = self.publication.registry
+        problem = ""
         try:
             await self._reload_config()
         except ConfigError as error:
-            registry.reload_ok.set(0)
+            problem = str(error)
             log.error("Configuration refused, the old one stays in force: %s", error)  # noqa: TRY400 - not a fault here
-            return str(error)
-        registry.reload_ok.set(1)
-        registry.reload_time.set_to_current_time()
-        log.info("Configuration reloaded")
-        return ""
+        except Exception as error:
+            problem = f"failed: {type(error).__name__}"
+            log.exception("Reloading has failed")
+        else:
+            self.publication.registry.reload_time.set_to_current_time()
+            log.info("Configuration reloaded")
+        self.publication.registry.reload_ok.set(not problem)
+        self.publication.refresh()
+        return problem

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -127,10 +128,19 @@ def speed(text: str) -> float:
     return value
 
 
+_PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
+_TAKEN = ("-", "api", "static")
+"""First parts of paths that something else is served at."""
+
+
 def path(text: str) -> str:
     """A path of the telemetry."""
-    if not text.startswith("/") or text == "/":
+    if not _PATH.fullmatch(text):
         raise argparse.ArgumentTypeError(f"found {text!r}, expected a path such as /metrics")
+    if (first := text.split("/")[1]) in _TAKEN:
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}, but something else is at /{first}; expected such as /metrics"
+        )
     return text
 
 

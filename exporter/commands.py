@@ -51,7 +51,7 @@ async def serve(options: argparse.Namespace) -> int:
         publication,
         **_web(options),
         configuration=lambda: for_people(session.config),
-        reload_config=reload_config if path is not None else None,
+        reload_config=reload_config,
     )
     await exporter.run()
     return 0

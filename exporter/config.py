@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
+from yarl import URL
 
 from exporter.analysis.thresholds import Thresholds
 from exporter.durations import format_duration, parse_duration
@@ -168,9 +169,10 @@ def _split(url: str) -> SplitResult | None:
     try:
         parts = urlsplit(url)
         _ = parts.port
+        usable = URL(url).host  # Whoever fetches it is more particular about names.
     except ValueError:
         return None
-    return parts if parts.scheme in ("http", "https") and parts.hostname else None
+    return parts if parts.scheme in ("http", "https") and parts.hostname and usable else None
 
 
 def _full_url(url: str, kind: str | None) -> str:
@@ -341,5 +343,6 @@ def _claims(config: Config) -> Iterator[tuple[str, object, KeyPath, object]]:
             for at, gpu in enumerate(deployment.gpus):
                 yield "the GPU", gpu, (*path, "gpus", at), gpu
         for at_engine, engine in _engines(deployment, path):
-            yield "the address", engine.url, (*at_engine, "url"), engine.url
+            # A query may hold a key.
+            yield "the address", engine.url, (*at_engine, "url"), engine.url.partition("?")[0]
             yield "the engine name", engine.name, (*at_engine, "name"), repr(engine.name)

@@ -160,10 +160,12 @@ class Session:
 
     async def _go_on(self, config: Config) -> None:
         async with self._changing:
+            # Whatever cannot be is found out before anything is changed.
+            plan, wanted = plan_of(config), targets_of(config)
             same_beat = config.sample_interval == self.config.sample_interval
             self.config = config
-            self.observer.replan(plan_of(config))
-            await self._start_scrapers()
+            self.observer.replan(plan)
+            await self._start_scrapers(wanted)
             if not same_beat and self._reader is not None:
                 await self._reader.stop()
                 await self._start_reader()
@@ -192,11 +194,10 @@ class Session:
         )
         await self._reader.start()
 
-    async def _start_scrapers(self) -> None:
+    async def _start_scrapers(self, wanted: Mapping[str, EngineTarget]) -> None:
         """Begin to scrape what is configured now, and stop what is not or is reached another way."""
         assert self._http is not None  # noqa: S101 - start() comes first
         interval = self.config.engine_interval / self._speed
-        wanted = targets_of(self.config)
         same_beat, self._scrape_interval = self._scrape_interval == interval, interval
         for name, scraper in list(self._scrapers.items()):
             if wanted.get(name) != scraper.target or not same_beat:

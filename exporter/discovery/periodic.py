@@ -164,6 +164,9 @@ class Discovery:
 
 def _tell_deployments(config: Config) -> None:
     for deployment in config.deployments:
-        engines = ", ".join(f"{e.name} at {e.url}" for e in deployment.engines if not isinstance(e, str))
+        # A configured address may hold a key in its query.
+        engines = ", ".join(
+            f"{e.name} at {e.url.partition('?')[0]}" for e in deployment.engines if not isinstance(e, str)
+        )
         gpus = "all" if isinstance(deployment.gpus, str) else ", ".join(str(gpu) for gpu in deployment.gpus)
         log.info("Deployment %s: %s; GPUs: %s", deployment.name, engines or "no engine", gpus or "none")

@@ -13,6 +13,7 @@ import logging
 import math
 import socket
 import time
+import traceback
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
@@ -167,10 +168,12 @@ class EngineScraper:
         started = self._clock()
         try:
             reading = await self._read()
-        except Exception as error:  # Whatever goes wrong with one engine is a reading of that engine.
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong with one engine is a reading of it
             word = error.word if isinstance(error, _ScrapeError) else classify(error)
             if word == "internal":
-                logger.debug("%s: unexpected error", self.target.name, exc_info=True)
+                # Without its message, which may hold the address and what authorises.
+                trace = "".join(traceback.format_tb(error.__traceback__))
+                logger.debug("%s: unexpected %s\n%s", self.target.name, type(error).__name__, trace)
             reading = EngineReading(self._clock(), self.target.name, up=False, error=word)
         if not reading.up:
             self.errors[str(reading.error)] += 1

@@ -29,7 +29,7 @@ from exporter.publish.families import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from prometheus_client.metrics_core import Metric
 
@@ -148,6 +148,7 @@ class Registry:
             buckets=READ_SECONDS_BUCKETS,
             registry=self.registry,
         )
+        self._read: set[str] = set()
         self.reload_ok = Gauge(
             PREFIX + "config_last_reload_successful",
             "1 when the configuration in force is the one that was read last.",
@@ -162,3 +163,11 @@ class Registry:
     def observe_read(self, source: str, seconds: float) -> None:
         """Note what one reading took."""
         self.read_seconds.labels(source).observe(seconds)
+        self._read.add(source)
+
+    def forget_others(self, sources: Iterable[str]) -> None:
+        """Drop what was noted of sources that are no more: engines that come and go must not add up."""
+        gone = self._read.difference(sources)
+        for source in gone:
+            self.read_seconds.remove(source)
+        self._read -= gone

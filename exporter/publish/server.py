@@ -53,6 +53,7 @@ class Publication:
     def publish(self, snapshot: Snapshot) -> None:
         """Serve this from now on."""
         self.registry.collector.snapshot = snapshot
+        self.registry.forget_others(source.name for source in snapshot.sources)
         self.history.add(snapshot)
         self.published_at = time.monotonic()
         self._rendered.clear()
@@ -67,6 +68,10 @@ class Publication:
         self.registry.collector.snapshot = Snapshot(t=self.snapshot.t)
         self._rendered.clear()
         self.ready, self.why_not_ready = False, why
+
+    def refresh(self) -> None:
+        """Render anew at the next scrape: the exporter has something to tell of itself."""
+        self._rendered.clear()
 
     def render(self, accept: str, *, compressed: bool) -> tuple[bytes, str]:
         """The metrics text and its content type, for an Accept header."""
