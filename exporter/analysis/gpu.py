@@ -13,7 +13,7 @@ from exporter.analysis.spans import Accrued, Spans
 from exporter.gpus.pcie import link_bytes_per_second
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from exporter.analysis.plan import GpuOverride, Plan
     from exporter.analysis.snapshot import IdleFloor
@@ -60,6 +60,7 @@ class GpuTrack:
         self.samples: deque[GpuSample] = deque()
         self.activities: deque[GpuActivity] = deque()
         self.condition: GpuCondition | None = None
+        self._asked: tuple[float, list[GpuSample]] | None = None
         self.learner = IdleLearner()
         self.energy = Spans(0.0, 0.0)
         self._integrated = Spans(0.0, 0.0)
@@ -98,6 +99,7 @@ class GpuTrack:
             for watts in sample.power_samples_watts:
                 self._buckets[bisect_left(POWER_FRACTION_EDGES, watts / limit)] += 1
                 self._fraction_sum += watts / limit
+        self._asked = None
         self.samples.append(sample)
         while self.samples[0].t < sample.t - self._horizon:
             self.samples.popleft()
@@ -199,18 +201,21 @@ class GpuTrack:
             return None
         return accrued.rate()
 
-    def sample_mean(self, start: float, get: Callable[[GpuSample], float | None]) -> float | None:
-        """Mean of a 1 s reading since ``start``."""
-        return mean(get(s) for s in self.samples if s.t > start)
+    def samples_since(self, start: float) -> list[GpuSample]:
+        """The 1 s readings since ``start``."""
+        if self._asked is None or self._asked[0] != start:
+            self._asked = (start, [s for s in self.samples if s.t > start])
+        return self._asked[1]
 
-    def activity_mean(self, start: float, get: Callable[[GpuActivity], float | None]) -> float | None:
-        """Mean of a 5 s reading since ``start``."""
-        return mean(get(a) for a in self.activities if a.t > start)
+    def utilization_mean(self, start: float) -> float | None:
+        """Mean utilisation since ``start``."""
+        return mean([s.utilization_ratio for s in self.samples_since(start)])
 
     def reason_share(self, start: float, reasons: frozenset[str]) -> float | None:
         """Share of the 1 s readings since ``start`` in which any of ``reasons`` held the clocks."""
-        told = [s.event_reasons for s in self.samples if s.t > start and s.event_reasons is not None]
-        return sum(bool(reasons & r) for r in told) / len(told) if told else None
+        told = [s.event_reasons for s in self.samples_since(start) if s.event_reasons is not None]
+        # Few readings have any reason at all.
+        return sum([not reasons.isdisjoint(r) for r in told if r]) / len(told) if told else None
 
     def view(self, now: float, deployment: str) -> GpuView:
         """All that is published of this GPU."""
@@ -262,11 +267,10 @@ class GpuTrack:
     def _stuck(self, start: float, active: float | None, condition: GpuCondition | None) -> bool | None:
         if condition is None or condition.processes is None or active is None:
             return None
-        utilization = [s.utilization_ratio for s in self.samples if s.t > start and s.utilization_ratio is not None]
-        if not utilization:
+        told = [u for s in self.samples_since(start) if (u := s.utilization_ratio) is not None]
+        if not told:
             return None
-        latched = min(utilization) >= STUCK_UTILIZATION
-        return latched and active < STUCK_ACTIVE_FRACTION and not condition.processes
+        return active < STUCK_ACTIVE_FRACTION and not condition.processes and min(told) >= STUCK_UTILIZATION
 
 
 def link_capacity(activity: GpuActivity | None) -> float | None:

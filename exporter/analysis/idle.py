@@ -28,7 +28,10 @@ class IdleLearner:
 
     def __init__(self) -> None:
         self._hours: OrderedDict[int, Counter[int]] = OrderedDict()
+        self._all: Counter[int] = Counter()
+        """The sum of the hours."""
         self._kept: float | None = None
+        self._learned: float | None = None
 
     def offer(self, t: float, watts: float) -> None:
         """Take a reading of an idle moment."""
@@ -36,8 +39,10 @@ class IdleLearner:
         if hour not in self._hours:
             self._hours[hour] = Counter()
             while len(self._hours) > 1 and next(iter(self._hours)) < hour - KEEP_HOURS:
-                self._hours.popitem(last=False)
+                self._all -= self._hours.popitem(last=False)[1]
         self._hours[hour][round(watts)] += 1
+        self._all[round(watts)] += 1
+        self._learned = None
 
     def restore(self, watts: float) -> None:
         """Begin from a floor that an earlier run learned; own readings replace it once there are enough."""
@@ -45,16 +50,17 @@ class IdleLearner:
 
     def learned(self) -> float | None:
         """The floor in watts; ``None`` until enough was seen."""
-        merged: Counter[int] = sum(self._hours.values(), Counter())
-        count = merged.total()
+        count = self._all.total()
         if count < MIN_READINGS:
             return self._kept
-        rank = PERCENTILE * count
-        for watts in sorted(merged):
-            rank -= merged[watts]
-            if rank <= 0:
-                return float(watts)
-        return None  # pragma: no cover - the loop always reaches the rank
+        if self._learned is None:
+            rank = PERCENTILE * count
+            for watts in sorted(self._all):
+                rank -= self._all[watts]
+                if rank <= 0:
+                    self._learned = float(watts)
+                    break
+        return self._learned
 
 
 def idle_floor(learned: float | None, configured: float | None, limit: float | None) -> IdleFloor | None:

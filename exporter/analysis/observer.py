@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from exporter.analysis.causes import POWER_CAP, THROTTLE_REASONS, GpuSigns, Signs, suspect, unseen
 from exporter.analysis.engine import EngineTrack
-from exporter.analysis.gpu import GpuTrack, link_capacity
+from exporter.analysis.gpu import GpuTrack, link_capacity, mean
 from exporter.analysis.judge import Evidence, judge
 from exporter.analysis.snapshot import DeploymentView, GpuView, Snapshot, State
 from exporter.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuSample
@@ -304,15 +304,15 @@ class Observer:
         activities = [a for a in track.activities if a.t > start]
         return GpuSigns(
             index=track.identity.index,
-            utilization=track.sample_mean(start, lambda s: s.utilization_ratio),
+            utilization=track.utilization_mean(start),
             tdp_fraction=view.tdp_fraction,
             active_fraction=view.active_power_fraction,
-            sm_active=track.activity_mean(start, lambda a: a.sm_active_ratio),
-            tensor_active=track.activity_mean(start, lambda a: a.tensor_active_ratio),
-            dram_active=track.activity_mean(start, lambda a: a.dram_active_ratio),
-            pcie_transmit=track.activity_mean(start, lambda a: a.pcie_transmit_bytes_per_second),
-            pcie_receive=track.activity_mean(start, lambda a: a.pcie_receive_bytes_per_second),
-            pcie_link=track.activity_mean(start, link_capacity),
+            sm_active=mean([a.sm_active_ratio for a in activities]),
+            tensor_active=mean([a.tensor_active_ratio for a in activities]),
+            dram_active=mean([a.dram_active_ratio for a in activities]),
+            pcie_transmit=mean([a.pcie_transmit_bytes_per_second for a in activities]),
+            pcie_receive=mean([a.pcie_receive_bytes_per_second for a in activities]),
+            pcie_link=mean(map(link_capacity, activities)),
             link_below_max=_link_below_max(activities),
             throttled_share=track.reason_share(start, THROTTLE_REASONS),
             limit=track.condition.limit_enforced_watts if track.condition else None,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+MAX_ANSWERS = 8
+
 
 class Span(NamedTuple):
     """``amount`` accrued between ``start`` and ``end`` (seconds on the readings' clock)."""
@@ -37,6 +39,8 @@ class Spans:
         self.horizon = horizon
         self.max_gap = max_gap
         self._spans: deque[Span] = deque()
+        self._answers: dict[tuple[float, float], Accrued] = {}
+        """What was asked since the last span came: a verdict asks several times for the same stretch."""
         self.total = 0.0
         """Everything that ever accrued in a span."""
 
@@ -44,6 +48,7 @@ class Spans:
         """Record ``amount`` between two readings; false (and nothing recorded) over a gap or a backward clock."""
         if not 0 < end - start <= self.max_gap:
             return False
+        self._answers.clear()
         self._spans.append(Span(start, end, amount))
         self.total += amount
         while self._spans and self._spans[0].end < end - self.horizon:
@@ -52,12 +57,19 @@ class Spans:
 
     def between(self, start: float, end: float) -> Accrued:
         """What accrued from ``start`` to ``end``; spans that stick out count in proportion."""
+        if (known := self._answers.get((start, end))) is not None:
+            return known
         amount = covered = 0.0
-        for span in reversed(self._spans):
-            if span.end <= start:
+        for first, last, accrued in reversed(self._spans):
+            if last <= start:
                 break
-            overlap = min(span.end, end) - max(span.start, start)
+            # A verdict comes here a thousand times: calling min() and max() would double what it takes.
+            overlap = (last if last < end else end) - (first if first > start else start)  # noqa: FURB136 - as above
             if overlap > 0:
-                amount += span.amount * overlap / (span.end - span.start)
+                amount += accrued * overlap / (last - first)
                 covered += overlap
-        return Accrued(amount, covered)
+        answer = Accrued(amount, covered)
+        if len(self._answers) >= MAX_ANSWERS:
+            self._answers.clear()
+        self._answers[start, end] = answer
+        return answer
