@@ -33,21 +33,26 @@ def unique_by(node: Any) -> frozenset[str] | None:
     An aggregation says so, and a recorded series by the level in its name.
     """
     match type(node).__name__:
-        case "AggregateExpr":
-            by = node.modifier is None or str(node.modifier.type).endswith("By")
-            return frozenset(node.modifier.labels if node.modifier else ()) if by else None
-        case "VectorSelector":
-            level, colon, _ = (node.name or "").partition(":")
-            return frozenset(level.split("_")) if colon else None
-        case "Call":
-            return unique_by(node.args[-1])
-        case "MatrixSelector":
-            return unique_by(node.vector_selector)
-        case "ParenExpr" | "UnaryExpr" | "SubqueryExpr":
-            return unique_by(node.expr)
+        case "AggregateExpr" if node.modifier is None or str(node.modifier.type).endswith("By"):
+            return frozenset(node.modifier.labels if node.modifier else ())
+        case "VectorSelector" if ":" in (node.name or ""):
+            return frozenset(node.name.split(":")[0].split("_"))
+        case "Call" | "MatrixSelector" | "ParenExpr" | "UnaryExpr" | "SubqueryExpr":
+            return unique_by(inner(node))
         case "BinaryExpr" if str(node.op) != "or":
             return unique_by(node.rhs if is_scalar(node.lhs) else node.lhs)
     return None
+
+
+def inner(node: Any) -> Any:
+    """What an expression of one part wraps."""
+    match type(node).__name__:
+        case "Call":
+            return node.args[-1]
+        case "MatrixSelector":
+            return node.vector_selector
+        case _:
+            return node.expr
 
 
 def is_scalar(node: Any) -> bool:

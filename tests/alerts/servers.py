@@ -59,6 +59,7 @@ def wait_for(what: str, condition: Callable[[], object], patience: float = PATIE
 
 
 def _get(url: str) -> str:
+    """What an address answers; OSError when it does not answer or refuses."""
     with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - loopback
         text: str = answer.read().decode()
     return text
@@ -138,7 +139,7 @@ def alertmanager(folder: Path, config: str, suite: str = "trixie") -> Iterator[A
     (folder / "alertmanager.yml").write_text(config)
     if not (folder / "templates").exists():
         (folder / "templates").symlink_to(ALERTS / "templates")
-    with _running(
+    with running(
         folder / "alertmanager.log",
         program("prometheus-alertmanager", suite),
         f"--config.file={folder / 'alertmanager.yml'}",
@@ -166,6 +167,13 @@ class Prometheus:
         groups = json.loads(_get(f"{self.url}/api/v1/rules"))["data"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
 
+    def evaluations(self) -> int:
+        """How often all groups of rules together have been evaluated, divided by their number."""
+        counts = re.findall(
+            r"^prometheus_rule_group_iterations_total\{.*\} (\d+)", _get(f"{self.url}/metrics"), re.MULTILINE
+        )
+        return sum(map(int, counts)) // max(len(counts), 1)
+
 
 @contextmanager
 def prometheus(
@@ -175,8 +183,9 @@ def prometheus(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "prometheus.yml").write_text(config)
     for name, text in rules.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-    with _running(
+    with running(
         folder / "prometheus.log",
         program("prometheus", suite),
         f"--config.file={folder / 'prometheus.yml'}",
@@ -190,30 +199,32 @@ def prometheus(
 
 
 @contextmanager
-def _running(log: Path, *command: str) -> Iterator[str]:
-    """Run a server that chooses its port, and find out its address from its log."""
+def running(
+    log: Path, *command: str, address: str = r"address=(127\.0\.0\.1:[1-9]\d*)", ready: str = "/-/ready"
+) -> Iterator[str]:
+    """Run a server that chooses its port, and find out its address from its log.
+
+    Args:
+        log: where it writes what it says.
+        command: what to run.
+        address: how its log tells the address.
+        ready: a path that answers when it is ready.
+    """
     with log.open("w") as said:
-        server = subprocess.Popen(command, stdout=said, stderr=said)
+        server = subprocess.Popen(command, stdout=said, stderr=said, cwd=ROOT)
+        found: list[str] = []
+
+        def is_ready() -> bool:
+            assert server.poll() is None, log.read_text()
+            found[:] = re.findall(address, log.read_text())
+            try:
+                return bool(found) and _get(f"http://{found[0]}{ready}") is not None
+            except OSError:
+                return False
+
         try:
-            yield _address(server, log)
+            wait_for(f"{log.stem} to be ready", is_ready)
+            yield f"http://{found[0]}"
         finally:
             server.terminate()
             server.wait()
-
-
-def _address(server: subprocess.Popen[bytes], log: Path) -> str:
-    found: list[str] = []
-
-    def ready() -> bool:
-        assert server.poll() is None, log.read_text()
-        found[:] = re.findall(r"address=(127\.0\.0\.1:[1-9]\d*)", log.read_text())
-        if not found:
-            return False
-        try:
-            _get(f"http://{found[0]}/-/ready")
-        except OSError:
-            return False
-        return True
-
-    wait_for(f"{log.stem} to be ready", ready)
-    return f"http://{found[0]}"

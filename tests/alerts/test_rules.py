@@ -180,8 +180,8 @@ def budget() -> dict[str, float]:
     return {
         "GpuIdleWhileBusy": state,
         "InferenceStalled": state,
-        # A reading that hangs counts as lost after 10 s; a GPU that does not come back with its exporter is missed after
-        # the whole window.
+        # A reading that hangs counts as lost after 10 s; a GPU that does not come back with its exporter is missed
+        # after the whole window.
         "GpuLost": max(10 + gone, seconds(value["gone_window"])) + scrape + seconds(value["gone_for"]) + delivery,
         "InferenceEngineDown": 5 + 5 + scrape + gone + seconds(value["engine_down_for"]) + delivery,
         "WattlineExporterDown": scrape + gone + seconds(value["gone_for"]) + delivery,

@@ -1,0 +1,35 @@
+"""``wattline demo`` with phases that last long enough for a page to come and to be resolved.
+
+It takes the options of ``wattline demo``. The phases are those of the story; only their order and length are different.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from unittest import mock
+
+from exporter.cli import main
+from exporter.simulation.scenario import STORY, Timeline
+
+SECONDS = (
+    ("idle", 90),
+    ("healthy", 150),
+    ("climb_1024", 300),
+    ("benchmark_over", 420),
+    ("healthy", 120),
+    ("wedged", 300),
+    ("draining", 30),
+    ("healthy", 100_000),
+)
+"""Phase after phase, in simulated seconds."""
+
+
+def long_story(_: str) -> Timeline:
+    phases = {phase.name: phase for phase in STORY}
+    return Timeline(tuple(replace(phases[name], seconds=seconds) for name, seconds in SECONDS))
+
+
+if __name__ == "__main__":
+    with mock.patch("exporter.simulation.demo.timeline", long_story):
+        sys.exit(main(["demo", *sys.argv[1:]]))
