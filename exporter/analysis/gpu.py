@@ -31,8 +31,8 @@ WATCHED_REASONS = (
     "hw_power_brake_slowdown",
 )
 """Reasons that are counted from the start; any other begins to be counted when it is first seen."""
-ENERGY_MAX_GAP = 10.0
-"""The counter is dear to read and comes with every fifth sample (docs/nvml.md); it goes on counting in between."""
+ENERGY_MAX_GAP = 20.0
+"""The counter is dear to read and comes with every tenth sample (docs/nvml.md); it goes on counting in between."""
 MIN_COVERAGE = 0.75
 """A mean over less of the window than this is not a mean over the window."""
 IMPOSSIBLE_FRACTION = 3.0
@@ -67,6 +67,10 @@ class GpuTrack:
         self.replan(plan, override)
         self._published: float | None = None
         self._counter: tuple[float, float] | None = None
+        self._counted = 0.0
+        """The counter's joules, and those by power where it began anew."""
+        self._carried = 0.0
+        """Joules by power since the last reading of the counter: so that every window ends now."""
         self._event_seconds: dict[str, float] = {}
         self._buckets = [0] * (len(POWER_FRACTION_EDGES) + 1)
         self._fraction_sum = 0.0
@@ -106,23 +110,33 @@ class GpuTrack:
 
     def _count_energy(self, before: GpuSample | None, sample: GpuSample) -> None:
         if before is not None and before.power_watts is not None and sample.power_watts is not None:
-            watts = (before.power_watts + sample.power_watts) / 2
-            self._integrated.add(before.t, sample.t, watts * (sample.t - before.t))
-        if sample.energy_joules is None:
-            if self._counter is None and self._integrated.total > 0:
-                self._published = self._integrated.total
-            return
+            joules = (before.power_watts + sample.power_watts) / 2 * (sample.t - before.t)
+            joined = self._integrated.add(before.t, sample.t, joules)
+            if joined and self._counter is not None and sample.t - self._counter[0] <= self.energy.max_gap:
+                self._carried += joules
+        if sample.energy_joules is not None:
+            self._count(sample.t, sample.energy_joules)
+        if self._counter is not None:
+            # Power may have told more than the counter then did: what is published never falls.
+            self._published = max(self._published or 0.0, self._counted + self._carried)
+        elif self._integrated.total > 0:
+            self._published = self._integrated.total
+
+    def _count(self, t: float, joules: float) -> None:
+        """Take a reading of the counter."""
         if self._counter is None:
-            self._published = sample.energy_joules
+            self._counted = joules
         else:
-            since, joules = self._counter
-            delta = sample.energy_joules - joules
-            ceiling = IMPOSSIBLE_FRACTION * (self.limit_watts() or IMPOSSIBLE_WATTS) * (sample.t - since)
-            # A step back is a new base (the driver was reloaded); an impossible leap is no energy of this board.
-            if 0 <= delta <= ceiling:
-                self.energy.add(since, sample.t, delta)
-                self._published = (self._published or 0.0) + delta
-        self._counter = (sample.t, sample.energy_joules)
+            since, last = self._counter
+            ceiling = IMPOSSIBLE_FRACTION * (self.limit_watts() or IMPOSSIBLE_WATTS) * (t - since)
+            if 0 <= joules - last <= ceiling:
+                self.energy.add(since, t, joules - last)
+                self._counted += joules - last
+            else:
+                # A step back is a new base (the driver was reloaded); an impossible leap is no energy of this board.
+                self._counted += self._carried
+        self._carried = 0.0
+        self._counter = (t, joules)
 
     def observe_activity(self, activity: GpuActivity) -> None:
         """Take a 5 s reading."""
@@ -152,6 +166,11 @@ class GpuTrack:
         if self._counter is not None:
             return "counter"
         return "integrated" if self._integrated.total > 0 else "none"
+
+    @property
+    def accrued_joules(self) -> float:
+        """Everything that ever accrued between readings, until now."""
+        return self.energy_spans.total + self._carried
 
     @property
     def energy_spans(self) -> Spans:

@@ -36,6 +36,7 @@ class Evidence:
     """Why the fractions below are not known; empty when they are."""
     tdp_fraction: float | None = None
     active_power_fraction: float | None = None
+    idlest_active_fraction: float | None = None
     busiest_tdp_fraction: float | None = None
     busiest_active_fraction: float | None = None
     tdp_fraction_now: float | None = None
@@ -89,11 +90,13 @@ def _blind(e: Evidence, _: Thresholds) -> str:
 
 
 def _stalled(e: Evidence, t: Thresholds) -> str:
-    if not e.frozen or not _low(e.active_power_fraction, t.stalled_active_fraction):
+    # While other engines work, their GPUs draw power: then those of the frozen one are looked for.
+    active = e.idlest_active_fraction if e.progressed else e.active_power_fraction
+    if not e.frozen or not _low(active, t.stalled_active_fraction):
         return ""
     return (
         f"{', '.join(e.frozen)} held requests for {e.window:.0f} s and made no token; "
-        f"active power {_percent(e.active_power_fraction)}"
+        f"active power {_percent(active)}{' on the idlest GPU' if e.progressed else ''}"
     )
 
 

@@ -217,9 +217,11 @@ class Observer:
         if 0 < elapsed <= max(3.0, 3 * self.plan.sample_interval):
             ledger.seconds[state] += elapsed
         for uuid in uuids:
-            total = self.gpus[uuid].energy_spans.total
-            ledger.joules[state] += max(0.0, total - ledger.energy_seen.get(uuid, total))
-            ledger.energy_seen[uuid] = total
+            total = self.gpus[uuid].accrued_joules
+            seen = ledger.energy_seen.get(uuid, total)
+            ledger.joules[state] += max(0.0, total - seen)
+            # Power may have told more than the counter then did.
+            ledger.energy_seen[uuid] = max(seen, total)
         if state is not ledger.state or ledger.since == 0.0:
             ledger.state, ledger.since = state, now
 
@@ -250,6 +252,7 @@ class Observer:
             power_unknown=_why_power(gpus),
             tdp_fraction=totals.tdp_fraction,
             active_power_fraction=totals.active_fraction,
+            idlest_active_fraction=_least(g.active_power_fraction for g in gpus),
             busiest_tdp_fraction=_greatest(g.tdp_fraction for g in gpus),
             busiest_active_fraction=_greatest(g.active_power_fraction for g in gpus),
             tdp_fraction_now=totals.tdp_fraction_now,
@@ -398,6 +401,11 @@ def _greatest(values: Iterable[float | None]) -> float | None:
     listed = list(values)
     known = [v for v in listed if v is not None]
     return max(known) if known and len(known) == len(listed) else None
+
+
+def _least(values: Iterable[float | None]) -> float | None:
+    """The least of those that are known."""
+    return min((v for v in values if v is not None), default=None)
 
 
 def _why_gpus(gpus: list[GpuView], missing: tuple[str, ...]) -> str:

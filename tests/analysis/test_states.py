@@ -40,6 +40,18 @@ def test_a_wedged_engine_is_stalled_and_not_merely_idle_while_busy() -> None:
     assert only(bench.run(70, watts=87, work=32, tokens_per_second=0)).state is State.STALLED
 
 
+def test_one_wedged_engine_is_a_stall_although_the_other_works() -> None:
+    plan = replace(PLAN, deployments=(DeploymentPlan("glm5", (EnginePlan("head"), EnginePlan("tail"))),))
+    bench = Bench(plan=plan)
+    half_works = dict.fromkeys(range(4), 450.0) | dict.fromkeys(range(4, 8), 87.0)
+    for _ in range(14):
+        tail = EngineReading(t=bench.t + 0.5, engine="tail", up=True, running=16, held_http=16, progress=(5000.0,))
+        bench.observer.observe(tail)
+        snapshot = bench.run(5, watts=half_works, work=64, tokens_per_second=2000)
+    assert only(snapshot).state is State.STALLED
+    assert "tail" in only(snapshot).reason
+
+
 def test_an_engine_without_a_live_counter_is_never_called_stalled() -> None:
     assert only(Bench().run(130, watts=87, work=32, tokens_per_second=None)).state is State.IDLE_WHILE_BUSY
 
