@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from exporter.analysis.idle import IdleLearner, idle_floor
 from exporter.analysis.snapshot import POWER_FRACTION_EDGES, GpuView
-from exporter.analysis.spans import Accrued, Spans
+from exporter.analysis.spans import Accrued, CarriedTotal, Spans
 from exporter.gpus.pcie import link_bytes_per_second
 
 if TYPE_CHECKING:
@@ -65,12 +65,11 @@ class GpuTrack:
         self.energy = Spans(0.0, 0.0)
         self._integrated = Spans(0.0, 0.0)
         self.replan(plan, override)
-        self._published: float | None = None
         self._counter: tuple[float, float] | None = None
-        self._counted = 0.0
-        """The counter's joules, and those by power where it began anew."""
-        self._carried = 0.0
-        """Joules by power since the last reading of the counter: so that every window ends now."""
+        self._published = CarriedTotal()
+        """The counter's own joules."""
+        self._accrued = CarriedTotal()
+        """Joules since the first reading, without those of gaps."""
         self._event_seconds: dict[str, float] = {}
         self._buckets = [0] * (len(POWER_FRACTION_EDGES) + 1)
         self._fraction_sum = 0.0
@@ -109,34 +108,27 @@ class GpuTrack:
             self.samples.popleft()
 
     def _count_energy(self, before: GpuSample | None, sample: GpuSample) -> None:
+        by_power = 0.0
         if before is not None and before.power_watts is not None and sample.power_watts is not None:
             joules = (before.power_watts + sample.power_watts) / 2 * (sample.t - before.t)
-            joined = self._integrated.add(before.t, sample.t, joules)
-            if joined and self._counter is not None and sample.t - self._counter[0] <= self.energy.max_gap:
-                self._carried += joules
-        if sample.energy_joules is not None:
-            self._count(sample.t, sample.energy_joules)
-        if self._counter is not None:
-            # Power may have told more than the counter then did: what is published never falls.
-            self._published = max(self._published or 0.0, self._counted + self._carried)
-        elif self._integrated.total > 0:
-            self._published = self._integrated.total
-
-    def _count(self, t: float, joules: float) -> None:
-        """Take a reading of the counter."""
+            by_power = joules if self._integrated.add(before.t, sample.t, joules) else 0.0
+        if sample.energy_joules is None:
+            self._published.carry(by_power)
+            self._accrued.carry(by_power)
+            return
         if self._counter is None:
-            self._counted = joules
+            self._published = CarriedTotal(sample.energy_joules)
         else:
             since, last = self._counter
-            ceiling = IMPOSSIBLE_FRACTION * (self.limit_watts() or IMPOSSIBLE_WATTS) * (t - since)
-            if 0 <= joules - last <= ceiling:
-                self.energy.add(since, t, joules - last)
-                self._counted += joules - last
-            else:
-                # A step back is a new base (the driver was reloaded); an impossible leap is no energy of this board.
-                self._counted += self._carried
-        self._carried = 0.0
-        self._counter = (t, joules)
+            delta = sample.energy_joules - last
+            ceiling = IMPOSSIBLE_FRACTION * (self.limit_watts() or IMPOSSIBLE_WATTS) * (sample.t - since)
+            # A step back is a new base (the driver was reloaded); an impossible leap is no energy of this board.
+            told = 0 <= delta <= ceiling
+            # Over a gap nobody knows what the GPU did, only what it drew.
+            joined = told and self.energy.add(since, sample.t, delta)
+            self._published.settle(delta if told else None, by_power)
+            self._accrued.settle(delta if joined else None, by_power)
+        self._counter = (sample.t, sample.energy_joules)
 
     def observe_activity(self, activity: GpuActivity) -> None:
         """Take a 5 s reading."""
@@ -169,8 +161,8 @@ class GpuTrack:
 
     @property
     def accrued_joules(self) -> float:
-        """Everything that ever accrued between readings, until now."""
-        return self.energy_spans.total + self._carried
+        """Joules that accrued between readings, from the first to the last."""
+        return self._accrued.value
 
     @property
     def energy_spans(self) -> Spans:
@@ -263,7 +255,7 @@ class GpuTrack:
             tdp_fraction=power / limit if power is not None and limit else None,
             active_power_fraction=active,
             idle_floor=floor,
-            energy_joules=self._published,
+            energy_joules=None if self.energy_source == "none" else self._published.value,
             energy_source=self.energy_source,
             energy_disagreement_ratio=self._energy_disagreement(start, now),
             utilization_stuck=self._stuck(start, active, condition),

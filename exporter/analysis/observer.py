@@ -218,10 +218,8 @@ class Observer:
             ledger.seconds[state] += elapsed
         for uuid in uuids:
             total = self.gpus[uuid].accrued_joules
-            seen = ledger.energy_seen.get(uuid, total)
-            ledger.joules[state] += max(0.0, total - seen)
-            # Power may have told more than the counter then did.
-            ledger.energy_seen[uuid] = max(seen, total)
+            ledger.joules[state] += total - ledger.energy_seen.get(uuid, total)
+            ledger.energy_seen[uuid] = total
         if state is not ledger.state or ledger.since == 0.0:
             ledger.state, ledger.since = state, now
 

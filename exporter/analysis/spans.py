@@ -73,3 +73,39 @@ class Spans:
             self._answers.clear()
         self._answers[start, end] = answer
         return answer
+
+
+class CarriedTotal:
+    """A total by a counter that is read now and then, carried on in between by what else tells. It never falls.
+
+    Args:
+        value: to begin from.
+    """
+
+    def __init__(self, value: float = 0.0) -> None:
+        self.value = value
+        self._ahead = 0.0
+        """What was carried since the counter was read."""
+        self._owed = 0.0
+        """What was carried too much, and is taken off what comes next."""
+
+    def carry(self, amount: float) -> None:
+        """Add what came since, by the other source."""
+        self._ahead += amount
+        self._add(amount)
+
+    def settle(self, counted: float | None, otherwise: float) -> None:
+        """Take a reading of the counter.
+
+        Args:
+            counted: what it has counted since its last reading; ``None`` when it does not tell, and what was carried
+                stands.
+            otherwise: what is added then.
+        """
+        self._add(otherwise if counted is None else counted - self._ahead)
+        self._ahead = 0.0
+
+    def _add(self, amount: float) -> None:
+        balance = amount - self._owed
+        self.value += max(0.0, balance)
+        self._owed = max(0.0, -balance)
