@@ -16,7 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -86,8 +86,8 @@ def from_percent(value: float) -> float:
     return value / 100
 
 
-EARLY = 0.9
-"""A visit that comes this much of an interval after the last is on time: schedules jitter."""
+EARLY = 0.4
+"""A visit that comes this many seconds before a reading is due is on time: schedules jitter."""
 GPM_MIN_SPAN = 0.15
 """Seconds between the two samples behind a GPM metric; NVML wants more than 0.1."""
 GPM_MAX_SPAN = 90.0
@@ -116,15 +116,12 @@ class _Turn:
         self._patience = patience
         self._lock = threading.Lock()
 
-    @contextmanager
-    def taken(self) -> Iterator[None]:
+    def take(self) -> threading.Lock:
+        """Wait for the turn; it ends when what is returned is released."""
         while not (lock := self._lock).acquire(timeout=self._patience):
             if lock is self._lock:  # Whoever holds it hangs in the driver. The others take turns at a new one.
                 self._lock = threading.Lock()
-        try:
-            yield
-        finally:
-            lock.release()
+        return lock
 
 
 TURN = _Turn(patience=0.5)
@@ -140,12 +137,12 @@ class _CallFailed(Exception):  # noqa: N818 - never leaves this file
 
 def _call(function: str, *arguments: Any) -> Any:
     """Make one call of nvidia-ml-py; a failure becomes its kind."""
-    call = getattr(pynvml, function, None)
+    call = OWN_CALLS.get(function) or getattr(pynvml, function, None)
     if call is None:  # An older nvidia-ml-py.
         raise _CallFailed("function_not_found")
+    turn = None if function in UNHURRIED else TURN.take()
     try:
-        with nullcontext() if function in UNHURRIED else TURN.taken():
-            return call(*arguments)
+        return call(*arguments)
     except pynvml.NVMLError as error:
         raise _CallFailed(_kind(error.value)) from None
     except pynvml.NVMLLibraryMismatchError:
@@ -153,6 +150,28 @@ def _call(function: str, *arguments: Any) -> Any:
     except (AttributeError, TypeError, ValueError, ctypes.ArgumentError) as error:
         # The driver answered what nvidia-ml-py cannot take apart, such as a name that is no text.
         raise _CallFailed("malformed") from error
+    finally:
+        if turn is not None:
+            turn.release()
+
+
+def _get_samples(handle: Any, kind: int, since: int) -> Any:
+    """Get samples with one call: nvidia-ml-py makes two, the first only for their number."""
+    value_type, count = ctypes.c_uint(), ctypes.c_uint(SAMPLES_ROOM)
+    samples = (pynvml.c_nvmlSample_t * SAMPLES_ROOM)()
+    code = pynvml.nvmlLib.nvmlDeviceGetSamples(
+        handle, ctypes.c_uint(kind), ctypes.c_ulonglong(since), ctypes.byref(value_type), ctypes.byref(count), samples
+    )
+    if code == pynvml.NVML_ERROR_NOT_FOUND:
+        raise pynvml.NVMLError(code)
+    if code != pynvml.NVML_SUCCESS or count.value > SAMPLES_ROOM:
+        return pynvml.nvmlDeviceGetSamples(handle, kind, since)
+    return value_type.value, samples[: count.value]
+
+
+SAMPLES_ROOM = 256
+"""More than the 120 of the driver's buffer."""
+OWN_CALLS: Mapping[str, Callable[..., Any]] = {"nvmlDeviceGetSamples": _get_samples}
 
 
 def _kind(code: int) -> str:
@@ -196,6 +215,8 @@ class _Gpu:
     lost: str | None = None
     answered: dict[str, float] = field(default_factory=dict)
     """When a reading that is dear was last obtained."""
+    constants: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Answers that never change."""
     power_samples_until: int = 0
     """Stamp of the newest buffered power sample seen, in µs of the driver's wall clock."""
     gpm: _Gpm | None = None
@@ -212,6 +233,8 @@ class _Question:
     attempts: tuple[Attempt, ...]
     unsupported: Mapping[str, Any] = field(default_factory=dict)
     """What it tells that the GPU supports none of the calls."""
+    constant: bool = False
+    """The answer never changes: it is asked for once."""
     every: float = 0.0
     """Seconds from one answer to the next question, for what is dear: visits in between leave the reading out."""
 
@@ -309,12 +332,12 @@ ENERGY = _Question(
     "energy",
     (_simple("nvmlDeviceGetTotalEnergyConsumption", "energy_joules", from_milli),),
     # 4 ms of a CPU on an H200, where the driver spins until the GPU's own processor has answered.
-    every=5.0,
+    every=10.0,
 )
 SAMPLE = (
     _Question("power", (_simple("nvmlDeviceGetPowerUsage", "power_watts", from_milli),)),
     _Question("power_instant", (_power_instant,)),
-    # 0.7 ms of a CPU. The buffer holds the last 2.4 s.
+    # 0.35 ms of a CPU. The buffer holds the last 2.4 s.
     _Question("power_samples", (_power_samples,), every=2.0),
     _Question("utilization", (_utilization,)),
     _Question("sm_clock", (_simple("nvmlDeviceGetClockInfo", "sm_clock_hertz", from_mega, CLOCK_SM),)),
@@ -360,7 +383,12 @@ CONDITION = (
     _Question("limit_requested", (_simple("nvmlDeviceGetPowerManagementLimit", "limit_requested_watts", from_milli),)),
     _Question("limit_range", (_limit_range,)),
     MEMORY,
-    _Question("sm_clock_max", (_simple("nvmlDeviceGetMaxClockInfo", "sm_clock_max_hertz", from_mega, CLOCK_SM),)),
+    _Question(
+        # 1.4 ms of a CPU.
+        "sm_clock_max",
+        (_simple("nvmlDeviceGetMaxClockInfo", "sm_clock_max_hertz", from_mega, CLOCK_SM),),
+        constant=True,
+    ),
     _Question(
         "temperature",
         (
@@ -425,25 +453,31 @@ class _Visit:
         """
         for question in questions:
             since = self._now - self.gpu.answered.get(question.reading, -math.inf)
-            if since >= question.every * EARLY:
+            if since >= question.every - EARLY:
                 self._ask(question)
             if question.unsupported and question.refused_by(self.gpu):
                 self.values |= question.unsupported
 
     def _ask(self, question: _Question) -> None:
+        if question.reading in self.gpu.constants:
+            self.values |= self.gpu.constants[question.reading]
+            return
         kind: str | None = None
         for number, attempt in enumerate(question.attempts):
             call = (question.reading, number)
             if call in self.gpu.refused:
                 continue
             try:
-                self.values |= self._attempt(attempt)
+                answer = self._attempt(attempt)
             except _CallFailed as failed:
                 kind = failed.kind
                 if kind in UNSUPPORTED:
                     self.gpu.refused.add(call)
             else:
+                self.values |= answer
                 self._answered += 1
+                if question.constant:
+                    self.gpu.constants[question.reading] = answer
                 if question.every:
                     self.gpu.answered[question.reading] = self._now
                 return

@@ -103,6 +103,15 @@ def test_a_field_whose_own_code_is_an_error_is_absent_though_the_call_succeeds(
     assert sample.power_watts == pytest.approx(122.631)
 
 
+def test_what_never_changes_is_asked_until_it_is_answered_and_not_again(source: NvmlSource, standin: StandIn) -> None:
+    standin.say("0 nvmlDeviceGetMaxClockInfo.1 value=E999,1980")
+    first, second, third = (source.condition(uuid(0)) for _ in range(3))
+    assert first.sm_clock_max_hertz is None
+    assert first.errors == (ReadingError("sm_clock_max", "unknown"),)
+    assert second.sm_clock_max_hertz == third.sm_clock_max_hertz == 1980e6
+    assert standin.count("nvmlDeviceGetMaxClockInfo.1", gpu=0) == 2
+
+
 def test_every_reading_can_fail_alone(standin: StandIn) -> None:
     clock = Clock()
     source = NvmlSource(clock=clock, inventory=NOWHERE)
@@ -125,7 +134,6 @@ def test_every_reading_can_fail_alone(standin: StandIn) -> None:
         "nvmlDeviceGetPowerManagementDefaultLimit": "limit_default",
         "nvmlDeviceGetPowerManagementLimitConstraints": "limit_range",
         "nvmlDeviceGetMemoryInfo*": "memory",
-        "nvmlDeviceGetMaxClockInfo.1": "sm_clock_max",
         "nvmlDeviceGetTemperature*": "temperature",
         "nvmlDeviceGetComputeRunningProcesses*": "processes",
     }

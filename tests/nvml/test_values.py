@@ -5,6 +5,7 @@ from __future__ import annotations
 import pynvml
 import pytest
 
+from exporter.gpus import nvml
 from exporter.gpus.nvml import NvmlSource
 from exporter.gpus.nvml_names import reason_names
 from exporter.readings import GpuProcess
@@ -190,10 +191,24 @@ def test_power_samples_come_again_after_the_wall_clock_was_set_back(
     assert source.sample(uuid(0)).power_samples_watts == (80.0,)
 
 
+def test_the_buffer_of_power_samples_is_read_with_one_call(source: NvmlSource, standin: StandIn) -> None:
+    # It keeps the driver busy for 0.35 ms; nvidia-ml-py would make two of them.
+    source.sample(uuid(0))
+    assert standin.count("nvmlDeviceGetSamples.0", gpu=0) == 1
+
+
+def test_a_buffer_that_is_larger_than_expected_is_read_whole(
+    source: NvmlSource, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml, "SAMPLES_ROOM", 1)
+    standin.say("0 nvmlDeviceGetSamples.0 value=1000:70000,2000:80000 type=1")
+    assert source.sample(uuid(0)).power_samples_watts == (70.0, 80.0)
+
+
 def test_dear_readings_are_left_out_of_most_samples(source: NvmlSource, standin: StandIn, clock: Clock) -> None:
     # A driver that spins for 4 ms for the energy of one GPU may not be asked by every sample of eight.
     with_energy, with_buffer = [], []
-    for second in range(11):
+    for second in range(21):
         clock.now = 12.5 + second + 0.05 * (second % 2)  # A schedule jitters.
         asked = standin.count("nvmlDeviceGetSamples.0", gpu=0)
         sample = source.sample(uuid(0))
@@ -201,8 +216,8 @@ def test_dear_readings_are_left_out_of_most_samples(source: NvmlSource, standin:
         assert sample.errors == ()
         with_energy += [second] if sample.energy_joules is not None else []
         with_buffer += [second] if standin.count("nvmlDeviceGetSamples.0", gpu=0) > asked else []
-    assert with_energy == [0, 5, 10]
-    assert with_buffer == [0, 2, 4, 6, 8, 10]
+    assert with_energy == [0, 10, 20]
+    assert with_buffer == list(range(0, 21, 2))
 
 
 def test_a_dear_reading_that_failed_is_asked_again_at_once(source: NvmlSource, standin: StandIn, clock: Clock) -> None:
