@@ -1,8 +1,8 @@
 """The bundle as it is, from the simulated GPUs to the receiver: real exporter, real Prometheus, real Alertmanager.
 
-The world runs 25 times as fast. `wattline demo --speed 25` lets 25 simulated seconds pass in a real one, its counters
-of seconds included. So every duration of the rules and configurations is divided by 25, a scrape comes every 0.6 s, and
-a threshold in seconds per second is multiplied by 25. Nothing else differs from what is delivered, but the addresses.
+The world runs 20 times as fast. `wattline demo --speed 20` lets 20 simulated seconds pass in a real one, its counters
+of seconds included. So every duration of the rules and configurations is divided by 20, a scrape comes every 0.75 s,
+and a threshold in seconds per second is multiplied by 20. Nothing else differs from what is delivered but addresses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.alerts.servers import (
     wait_for,
 )
 
-SPEED = 25
+SPEED = 20
 
 
 @contextmanager
@@ -100,9 +100,9 @@ def test_pages_for_idle_while_busy_and_for_a_wedged_server_arrive_and_end_and_no
     idle = receiver.told("firing", alertname="GpuIdleWhileBusy")[0]["annotations"]["description"]
     assert "Requests held: 1024." in idle
     assert re.search(r"Power: [67]\d\d W, 14\.\d+% of the limit\.", idle)
-    assert "Suspected cause: not_fed. Utilisation 0%" in idle
+    assert re.search(r"Suspected cause: not_fed\. Utilisation \d(\.\d+)?%", idle)
     stalled = receiver.told("firing", alertname="InferenceStalled")[0]["annotations"]["description"]
-    assert "Suspected cause: spinning. Utilisation 100%" in stalled
+    assert re.search(r"Suspected cause: spinning\. Utilisation (9\d\.\d+|100)%", stalled)
 
 
 def assert_healthy(server: Prometheus) -> None:
