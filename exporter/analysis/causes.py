@@ -123,19 +123,19 @@ def _spinning(s: Signs, t: Thresholds) -> str:
         for g in s.gpus
         if (g.utilization or 0.0) >= t.spin_utilization
         and _pcie_share(g) < t.pcie_share
+        and (g.active_fraction is None or g.active_fraction < t.stalled_active_fraction)
         and (
             (g.active_fraction is not None and g.active_fraction < t.spin_active_fraction)
             or (g.sm_active is not None and g.sm_active < t.spin_sm_active)
         )
     ]
-    if not spinners or len(spinners) < len(s.gpus):
+    if not spinners:
         return ""
     gpu = spinners[0]
+    which = "" if len(spinners) == len(s.gpus) else f"GPU {', '.join(str(g.index) for g in spinners)}: "
     activity = "SM activity not known" if gpu.sm_active is None else f"SM activity {percent(gpu.sm_active, 1)}"
-    return (
-        f"utilisation {percent(gpu.utilization)}, yet active power {percent(gpu.active_fraction)} and {activity}: "
-        "resident, not computing"
-    )
+    active = percent(gpu.active_fraction)
+    return f"{which}utilisation {percent(gpu.utilization)}, yet active power {active} and {activity}: not computing"
 
 
 def _collectives(s: Signs, t: Thresholds) -> str:
@@ -175,6 +175,8 @@ def _not_fed(s: Signs, t: Thresholds) -> str:
 def _host_bound(s: Signs, t: Thresholds) -> str:
     if _partial_idle(s, t):
         return ""  # A mean over working and idle GPUs says nothing about either.
+    if s.work < t.busy_requests:
+        return ""  # One stream leaves gaps, and that is no finding.
     utilization = _mean(s, "utilization")
     if utilization is None or not t.not_fed_utilization <= utilization < t.host_bound_utilization:
         return ""

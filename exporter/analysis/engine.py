@@ -16,11 +16,21 @@ if TYPE_CHECKING:
     from exporter.analysis.spans import Accrued
     from exporter.readings import EngineReading
 
-STALE_AFTER = 3.0
+STALE_AFTER = 3.5
 """A reading older than this many polls tells nothing about now."""
 IDLE_SHARE = 0.9
 """The scheduler's own account: idle for this share of the poll means that it holds nothing."""
 CONFIRM_POLLS = 2.5
+SLOW_LAG_SECONDS = 10.0
+"""A gauge that may lag by more is no witness of its own: what it shows is only certain beside a live signal."""
+LEAST_POLLS = 3
+"""Fewer polls in a window do not tell what went on throughout."""
+FRESH_TOKENS = 1000.0
+"""An engine that has counted more has not just started: its own warm-up makes some tens of tokens."""
+GRACE_PAUSE = 3.0
+"""Graces before another one is granted: an engine that restarts for ever must not be excused for ever."""
+SCATTERED_STARTS = 3
+"""So many starts within a window are no restarts: several servers answer at one address in turn."""
 PROBE_TOKENS_PER_SECOND = 4.0
 """What health probes make an idle SGLang count at most: one token a probe, from a handful of probers."""
 
@@ -63,6 +73,12 @@ def restarted(before: EngineReading, after: EngineReading) -> bool:
     return fell or vanished
 
 
+def _has_worked(reading: EngineReading) -> bool:
+    """Whether the counters tell of a life before this reading."""
+    made = [v for v in (*reading.progress, reading.generation_tokens) if v is not None]
+    return max(made, default=0.0) > FRESH_TOKENS
+
+
 class TokenCounter:
     """A token counter that survives restarts of the engine and changes of the counter behind it."""
 
@@ -96,7 +112,10 @@ class EngineTrack:
     def __init__(self, engine: EnginePlan, deployment: str, plan: Plan) -> None:
         self.last: EngineReading | None = None
         self.started_at: float | None = None
-        """When the engine was last *seen* to start."""
+        """When the engine was last *seen* to start and granted its grace."""
+        self.moved_at: float | None = None
+        """When a progress counter was last seen to move, or to begin."""
+        self._starts: deque[float] = deque(maxlen=SCATTERED_STARTS)
         self.good: deque[EngineReading] = deque()
         self.works: deque[Work] = deque()
         self.generation = TokenCounter()
@@ -126,9 +145,10 @@ class EngineTrack:
             return
         before = self.good[-1] if self.good else None
         new = before is not None and restarted(before, reading)
-        if new or (before is None and self._was_down):
-            self.started_at = reading.t
-            self._unconfirmed_since = None
+        if new or (before is None and self._was_down and not _has_worked(reading)):
+            self._start(reading.t)
+        if new or before is None or before.progress != reading.progress:
+            self.moved_at = reading.t
         self._was_down = False
         if before is not None:
             self._count(before, reading, new=new)
@@ -140,6 +160,12 @@ class EngineTrack:
         for kept in (self.good, self.works):
             while kept[0].t < reading.t - self._horizon:
                 kept.popleft()
+
+    def _start(self, t: float) -> None:
+        self._unconfirmed_since = None
+        self._starts.append(t)
+        if self.started_at is None or t - self.started_at >= GRACE_PAUSE * self._plan.grace:
+            self.started_at = t
 
     def _count(self, before: EngineReading, after: EngineReading, *, new: bool) -> None:
         self.generation.observe(
@@ -169,13 +195,24 @@ class EngineTrack:
         if gauge is None:
             self._unconfirmed_since = None
             return Work(after.t, after.held_http, after.held_http, progressed)
-        high = max(gauge, after.held_http or 0.0)
-        alive = progressed or after.held_http or after.gauge_lag_seconds == 0
-        if after.ranks_disagree:
+        return self._shown_work(gauge, after, progressed)
+
+    def _shown_work(self, gauge: float, after: EngineReading, progressed: bool | None) -> Work:
+        """The bounds where the engine shows ``gauge`` requests: whether that is so, the other signals tell."""
+        http = after.held_http or 0.0
+        if gauge == 0 and http < self._plan.thresholds.busy_requests:
+            # The scheduler holds nothing; a slow reader or a leaked connection is no work.
+            self._unconfirmed_since = None
+            return Work(after.t, 0.0, 0.0, progressed)
+        high = max(gauge, http)
+        slow = after.gauge_lag_seconds > SLOW_LAG_SECONDS
+        if after.ranks_disagree or (slow and after.held_http == 0):
+            # The front holds nothing: what a slow gauge shows is the past, or work for clients that have left.
             return Work(after.t, 0.0, high, progressed)
-        if gauge == 0 or alive:
-            # Counters may move in bursts: a poll or two between them were work as well.
-            self._confirm(after.t - CONFIRM_POLLS * self._plan.engine_interval if gauge else after.t)
+        if progressed or http or after.gauge_lag_seconds == 0:
+            if not slow:
+                # Counters may move in bursts: a poll or two between them were work as well.
+                self._confirm(after.t - CONFIRM_POLLS * self._plan.engine_interval)
             self._unconfirmed_since = None
             return Work(after.t, high, high, progressed)
         # The gauge may be repeating the past. Once it has done so for longer than it can lag, it is believed.
@@ -201,6 +238,11 @@ class EngineTrack:
 
     # Asking.
 
+    def scattered(self, now: float) -> bool:
+        """Whether one process after the other answers: there are several servers behind this address."""
+        many = len(self._starts) == SCATTERED_STARTS
+        return many and now - self._starts[0] <= self._plan.window
+
     def readable(self, now: float) -> bool:
         """Whether a good reading is young enough to speak for now."""
         return bool(self.good) and now - self.good[-1].t <= self._max_gap
@@ -216,10 +258,11 @@ class EngineTrack:
     def work_throughout(self, start: float, now: float) -> float | None:
         """The least certain work from ``start`` to ``now``; ``None`` when polls do not cover the stretch."""
         inside = [w for w in self.works if w.t > start]
-        slack = 1.5 * self._plan.engine_interval
-        if not inside or inside[0].t > start + slack or not self.readable(now):
+        # Some polls may be missed: those that were answered tell, unless half of the stretch is dark.
+        dark = max(self._max_gap, 0.5 * (now - start))
+        if len(inside) < LEAST_POLLS or inside[0].t > start + dark or not self.readable(now):
             return None
-        if any(b.t - a.t > self._max_gap for a, b in pairwise(inside)):
+        if any(b.t - a.t > dark for a, b in pairwise(inside)):
             return None
         lows = [w.low for w in inside]
         return None if any(low is None for low in lows) else min(low for low in lows if low is not None)

@@ -38,6 +38,8 @@ MIN_COVERAGE = 0.75
 IMPOSSIBLE_FRACTION = 3.0
 """Energy that needs more than this multiple of the limit did not flow through this board."""
 IMPOSSIBLE_WATTS = 20_000.0
+DISAGREEMENT = 0.10
+"""Counter and integrated power that differ by more are not of the same thing; power is of what the limit is of."""
 STUCK_UTILIZATION = 0.95
 STUCK_ACTIVE_FRACTION = 0.10
 
@@ -126,6 +128,8 @@ class GpuTrack:
             told = 0 <= delta <= ceiling
             # Over a gap nobody knows what the GPU did, only what it drew.
             joined = told and self.energy.add(since, sample.t, delta)
+            # A counter that stands still is broken: no board draws nothing.
+            told, joined = told and delta > 0, joined and delta > 0
             self._published.settle(delta if told else None, by_power)
             self._accrued.settle(delta if joined else None, by_power)
         self._counter = (sample.t, sample.energy_joules)
@@ -164,11 +168,6 @@ class GpuTrack:
         """Joules that accrued between readings, from the first to the last."""
         return self._accrued.value
 
-    @property
-    def energy_spans(self) -> Spans:
-        """The joules by time, from the best source there is."""
-        return self._integrated if self._counter is None else self.energy
-
     def sample_now(self, now: float) -> GpuSample | None:
         """The last 1 s reading, unless it is too old."""
         return self._fresh(self.samples, self._plan.sample_interval, now)
@@ -203,14 +202,18 @@ class GpuTrack:
 
     def power_mean(self, start: float, end: float) -> float | None:
         """Mean power from ``start`` to ``end`` in watts; ``None`` when readings cover too little of it."""
-        accrued = self.energy_spans.between(start, end)
+        needed = MIN_COVERAGE * (end - start)
+        by_power = self._integrated.between(start, end)
+        by_counter = self.energy.between(start, end)
         if self._counter is not None and start < self._counter[0] < end:
             # Between two readings of the counter, power tells.
             rest = self._integrated.between(self._counter[0], end)
-            accrued = Accrued(accrued.amount + rest.amount, accrued.covered + rest.covered)
-        if accrued.covered < MIN_COVERAGE * (end - start):
-            return None
-        return accrued.rate()
+            by_counter = Accrued(by_counter.amount + rest.amount, by_counter.covered + rest.covered)
+        counts = by_counter.covered >= needed and by_counter.amount > 0
+        if by_power.covered < needed:
+            return by_counter.rate() if counts else None
+        # A counter may be of something else: that of a superchip counts its CPU, the limit does not.
+        return by_counter.rate() if counts and not _disagree(by_counter, by_power) else by_power.rate()
 
     def samples_since(self, start: float) -> list[GpuSample]:
         """The 1 s readings since ``start``."""
@@ -266,14 +269,11 @@ class GpuTrack:
         )
 
     def _energy_disagreement(self, start: float, now: float) -> float | None:
-        if self._counter is None:
-            return None
         counter, integrated = self.energy.between(start, now), self._integrated.between(start, now)
         needed = MIN_COVERAGE * self._plan.window
         if counter.covered < needed or integrated.covered < needed:
             return None
-        a, b = counter.amount / counter.covered, integrated.amount / integrated.covered
-        return abs(a - b) / max(a, b) if max(a, b) > 0 else 0.0
+        return _disagreement(counter, integrated)
 
     def _stuck(self, start: float, active: float | None, condition: GpuCondition | None) -> bool | None:
         if condition is None or condition.processes is None or active is None:
@@ -282,6 +282,16 @@ class GpuTrack:
         if not told:
             return None
         return active < STUCK_ACTIVE_FRACTION and not condition.processes and min(told) >= STUCK_UTILIZATION
+
+
+def _disagreement(a: Accrued, b: Accrued) -> float:
+    """How far two rates differ, as a share of the greater."""
+    one, other = a.rate() or 0.0, b.rate() or 0.0
+    return abs(one - other) / max(one, other) if max(one, other) > 0 else 0.0
+
+
+def _disagree(a: Accrued, b: Accrued) -> bool:
+    return _disagreement(a, b) > DISAGREEMENT
 
 
 def link_capacity(activity: GpuActivity | None) -> float | None:

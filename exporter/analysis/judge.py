@@ -32,6 +32,10 @@ class Evidence:
     """Some engine made a token since the poll before."""
     frozen: tuple[str, ...] = ()
     """Engines that held work throughout while none of their progress counters moved."""
+    frozen_old: bool = False
+    """One of them has no grace of its own: another engine's start does not excuse it."""
+    frozen_seconds: float = 0.0
+    """How long one of them has not moved."""
     power_unknown: str = ""
     """Why the fractions below are not known; empty when they are."""
     tdp_fraction: float | None = None
@@ -39,6 +43,7 @@ class Evidence:
     idlest_active_fraction: float | None = None
     busiest_tdp_fraction: float | None = None
     busiest_active_fraction: float | None = None
+    busiest_utilization: float | None = None
     tdp_fraction_now: float | None = None
     """Of the last readings alone: a load that is ending is not saturated any more."""
     power_cap_share: float | None = None
@@ -47,6 +52,10 @@ class Evidence:
     window: float = 60.0
     grace_left: float = 0.0
     """Seconds left of the grace after an engine was seen to start."""
+
+
+IDLE_YET_BUSY = 0.3
+"""Active fraction from which an idle deployment's GPUs work for somebody else."""
 
 
 def _percent(fraction: float | None) -> str:
@@ -58,12 +67,18 @@ def _low(value: float | None, threshold: float) -> bool:
 
 
 def _looks_idle(e: Evidence, t: Thresholds) -> bool:
-    return _low(e.busiest_active_fraction, t.idle_active_fraction) or _low(e.busiest_tdp_fraction, t.idle_tdp_fraction)
+    unfed = _low(e.busiest_utilization, t.unfed_utilization) and _low(e.busiest_tdp_fraction, t.unfed_tdp_fraction)
+    return (
+        unfed
+        or _low(e.busiest_active_fraction, t.idle_active_fraction)
+        or _low(e.busiest_tdp_fraction, t.idle_tdp_fraction)
+    )
 
 
 def _unknown(e: Evidence, t: Thresholds) -> str:
     if unreadable := e.gpus_unreadable or e.engines_unreadable:
-        return unreadable
+        stuck = f"; {', '.join(e.frozen)} holds requests and makes no token" if e.frozen else ""
+        return unreadable + stuck
     if e.work_now_low is None:
         return "the engine does not tell whether it holds requests"
     if e.work_now_low > 0:
@@ -75,15 +90,26 @@ def _unknown(e: Evidence, t: Thresholds) -> str:
     return ""
 
 
-def _idle(e: Evidence, _: Thresholds) -> str:
-    return "the engines hold no request" if e.work_now_high == 0 and not e.progressed else ""
+def _idle(e: Evidence, t: Thresholds) -> str:
+    if e.work_now_high != 0 or e.progressed:
+        return ""
+    # The mean remembers work that has just ended: what is drawn now must agree.
+    drawn = e.busiest_active_fraction is not None and e.tdp_fraction_now is not None
+    if (
+        drawn
+        and not _low(e.busiest_active_fraction, IDLE_YET_BUSY)
+        and not _low(e.tdp_fraction_now, t.low_tdp_fraction)
+    ):
+        return f"the engines hold no request, yet a GPU draws {_percent(e.busiest_tdp_fraction)} of its limit"
+    return "the engines hold no request"
 
 
-def _blind(e: Evidence, _: Thresholds) -> str:
+def _blind(e: Evidence, t: Thresholds) -> str:
     if e.power_unknown:
         return e.power_unknown
     if e.tdp_fraction is not None:
-        return ""
+        unseen = e.work_throughout is None and (e.work_now_low or 0) >= t.busy_requests and _looks_idle(e, t)
+        return "the polls of the engines cover too little of the window" if unseen else ""
     if e.watched_seconds < e.window:
         return f"watching for {e.watched_seconds:.0f} s of the {e.window:.0f} s that a verdict looks at"
     return f"power readings cover too little of the last {e.window:.0f} s"
@@ -92,10 +118,11 @@ def _blind(e: Evidence, _: Thresholds) -> str:
 def _stalled(e: Evidence, t: Thresholds) -> str:
     # While other engines work, their GPUs draw power: then those of the frozen one are looked for.
     active = e.idlest_active_fraction if e.progressed else e.active_power_fraction
-    if not e.frozen or not _low(active, t.stalled_active_fraction):
+    long = e.frozen_seconds >= t.long_stall_seconds
+    if not e.frozen or not (long or _low(active, t.stalled_active_fraction)):
         return ""
     return (
-        f"{', '.join(e.frozen)} held requests for {e.window:.0f} s and made no token; "
+        f"{', '.join(e.frozen)} held requests for {max(e.window, e.frozen_seconds):.0f} s and made no token; "
         f"active power {_percent(active)}{' on the idlest GPU' if e.progressed else ''}"
     )
 
@@ -156,7 +183,7 @@ def judge(evidence: Evidence, thresholds: Thresholds) -> tuple[State, str]:
     """The state and why, in one sentence with numbers."""
     for state, rule in RULES:
         if reason := rule(evidence, thresholds):
-            if state in EXCUSED and evidence.grace_left > 0:
+            if state in EXCUSED and evidence.grace_left > 0 and not (state is State.STALLED and evidence.frozen_old):
                 return State.WORKING, f"an engine started, {evidence.grace_left:.0f} s of grace left ({reason})"
             return state, reason
     raise AssertionError(evidence)  # pragma: no cover - working always holds

@@ -238,7 +238,7 @@ class Observer:
         throughout = [held for e in engines if (held := e.work_throughout(start, now)) is not None]
         uuids = [g.identity.uuid for g in gpus]
         cap_shares = [s for u in uuids if (s := self.gpus[u].reason_share(start, frozenset({POWER_CAP}))) is not None]
-        started = [e.started_at for e in engines if e.started_at is not None]
+        frozen = [e for e in engines if e.frozen(start, now)]
         return Evidence(
             gpus_unreadable=_why_gpus(gpus, missing),
             engines_unreadable=self._why_engines(engines, now),
@@ -246,10 +246,13 @@ class Observer:
             work_now_high=sum(w.high or 0.0 for w in known) if known and complete else None,
             work_throughout=sum(throughout) if throughout else None,
             progressed=any(w.progressed for w in known),
-            frozen=tuple(e.engine.name for e in engines if e.frozen(start, now)),
+            frozen=tuple(e.engine.name for e in frozen),
+            frozen_old=any(self._grace_left(e, now) <= 0 for e in frozen),
+            frozen_seconds=max((now - e.moved_at for e in frozen if e.moved_at is not None), default=0.0),
             power_unknown=_why_power(gpus),
             tdp_fraction=totals.tdp_fraction,
             active_power_fraction=totals.active_fraction,
+            busiest_utilization=_greatest(self.gpus[u].utilization_mean(start) for u in uuids),
             idlest_active_fraction=_least(g.active_power_fraction for g in gpus),
             busiest_tdp_fraction=_greatest(g.tdp_fraction for g in gpus),
             busiest_active_fraction=_greatest(g.active_power_fraction for g in gpus),
@@ -258,13 +261,18 @@ class Observer:
             power_cap_now=any(POWER_CAP in (g.sample.event_reasons or ()) for g in gpus if g.sample is not None),
             watched_seconds=0.0 if self._first_t is None else max(0.0, now - self._first_t),
             window=self.plan.window,
-            grace_left=max((s + self.plan.grace - now for s in started), default=0.0),
+            grace_left=max((self._grace_left(e, now) for e in engines), default=0.0),
         )
+
+    def _grace_left(self, engine: EngineTrack, now: float) -> float:
+        return 0.0 if engine.started_at is None else max(0.0, engine.started_at + self.plan.grace - now)
 
     @staticmethod
     def _why_engines(engines: list[EngineTrack], now: float) -> str:
         if not engines:
             return "no engine is configured, so nobody knows whether there is work"
+        if scattered := [e.engine.name for e in engines if e.scattered(now)]:
+            return f"engine {', '.join(scattered)}: another process answers at each poll (several behind one address?)"
         if any(e.readable(now) for e in engines):
             return ""
         words = {e.engine.name: (e.last.error or "stale") if e.last is not None else "not read yet" for e in engines}

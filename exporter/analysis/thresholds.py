@@ -25,6 +25,12 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Or below this fraction of its limit: none of the 838 is."""
     stalled_active_fraction: Ratio = 0.35
     """Above this the GPUs compute something, and a missing token is not called a stall."""
+    long_stall_seconds: Annotated[float, Meta(ge=0.0)] = 300.0
+    """Requests held and not one token for so long is a stall at any power: no prompt takes five minutes a chunk."""
+    unfed_utilization: Ratio = 0.02
+    """Busiest GPU below it over the window, with work held: nothing runs there, whatever its idle floor may be."""
+    unfed_tdp_fraction: Ratio = 0.60
+    """Unless the board draws more than any idle board does (an L4 idles at 0.50): then utilisation is not believed."""
     low_tdp_fraction: Ratio = 0.45
     """Loaded text servers below it: 3 of 350 healthy ones."""
     saturated_tdp_fraction: Ratio = 0.95

@@ -1,0 +1,128 @@
+"""Situations in which a page would be false, and others in which its absence would be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from exporter.analysis.plan import DeploymentPlan, EnginePlan
+from exporter.analysis.snapshot import State
+from exporter.readings import EngineReading
+from tests.analysis.build import PLAN, Bench, only
+
+BAD = {State.IDLE_WHILE_BUSY, State.STALLED, State.LOW_POWER}
+
+
+def test_bursts_beside_a_gauge_that_keeps_its_last_value_are_no_idle_while_busy() -> None:
+    """SGLang up to 0.5.15: a second of work every ten; the gauge shows 8 requests throughout, the front holds none."""
+    bench = Bench()
+    bench.reading = replace(bench.reading, gauge_lag_seconds=31.0, held_http=0)
+    states = set()
+    for _ in range(40):
+        bench.run(1, watts=500, work=8, tokens_per_second=1600)
+        states.add(only(bench.run(9, watts=87, work=8, tokens_per_second=0)).state)
+    assert not states & BAD
+
+
+def test_one_leaked_connection_on_an_idle_server_is_idle() -> None:
+    bench = Bench()
+    bench.reading = replace(bench.reading, held_http=1, gauge_lag_seconds=2.0)
+    assert only(bench.run(130, watts=87, work=0)).state is State.IDLE
+
+
+def test_requests_that_only_the_front_holds_are_work_when_they_are_many() -> None:
+    bench = Bench()
+    bench.reading = replace(bench.reading, held_http=64, gauge_lag_seconds=2.0)
+    assert only(bench.run(130, watts=87, work=0)).state is State.STALLED
+
+
+def test_a_replica_that_restarts_for_ever_excuses_no_other() -> None:
+    plan = replace(PLAN, deployments=(DeploymentPlan("glm5", (EnginePlan("head"), EnginePlan("loop"))),))
+    bench = Bench(plan=plan)
+    bench.reading = replace(bench.reading, held_http=200)
+    bench.run(70, watts=300, work=200, tokens_per_second=1000)
+    seen: Counter[State] = Counter()
+    for second in range(0, 1800, 5):
+        life = float(second % 300)
+        loop = EngineReading(
+            t=bench.t + 0.5, engine="loop", up=True, running=1, progress=(life,), generation_tokens=life
+        )
+        bench.observer.observe(loop)
+        seen[only(bench.run(5, watts=87, work=200, tokens_per_second=0)).state] += 1
+    assert seen[State.STALLED] > 0.9 * sum(seen.values())
+
+
+def test_an_exporter_whose_first_poll_times_out_beside_a_hung_engine_grants_no_grace() -> None:
+    bench = Bench()
+    bench.tokens = 5e6
+    bench.reading = replace(bench.reading, held_http=64)
+    bench.run(5, watts=87, engine_up=False, tokens_per_second=0)
+    assert only(bench.run(70, watts=87, work=64, tokens_per_second=0)).state is State.STALLED
+
+
+@pytest.mark.parametrize("answers", [2, 3])
+def test_a_hung_engine_that_answers_only_some_polls_is_stalled(answers: int) -> None:
+    bench = Bench()
+    bench.tokens = 5e6
+    bench.reading = replace(bench.reading, held_http=64)
+    bench.run(60, watts=300, work=64, tokens_per_second=100)
+    seen: Counter[State] = Counter()
+    for poll in range(60):
+        up = poll % answers == 0
+        seen[only(bench.run(5, watts=87, work=64, tokens_per_second=0, engine_up=up)).state] += 1
+    # It takes a window until the page's state begins.
+    assert seen[State.STALLED] >= 60 - 15
+    assert seen[State.UNKNOWN] == 0
+
+
+def test_no_token_for_five_minutes_is_a_stall_at_any_power() -> None:
+    bench = Bench()
+    bench.tokens = 5e6
+    bench.reading = replace(bench.reading, held_http=64)
+    assert only(bench.run(200, watts=350, work=64, tokens_per_second=0)).state is State.WORKING
+    assert only(bench.run(200, watts=350, work=64, tokens_per_second=0)).state is State.STALLED
+
+
+def test_gpus_that_run_nothing_are_idle_although_their_idle_floor_is_half_of_the_limit() -> None:
+    """An L4 with a loaded model draws 36 of 72 W; its floor is not learned on a server that is never idle."""
+    bench = Bench(gpus=1, limit=72.0)
+    bench.sample = replace(bench.sample, utilization_ratio=0.0)
+    assert only(bench.run(70, watts=36, work=64, tokens_per_second=20)).state is State.IDLE_WHILE_BUSY
+
+
+def test_utilisation_0_at_high_power_is_not_believed() -> None:
+    bench = Bench()
+    bench.sample = replace(bench.sample, utilization_ratio=0.0)
+    assert only(bench.run(70, watts=500, work=64, tokens_per_second=5000)).state is State.WORKING
+
+
+def test_several_servers_behind_one_address_are_unknown_and_told() -> None:
+    bench = Bench()
+    for life in range(40):
+        bench.reading = replace(bench.reading, start_time=float(life % 2) * 100)
+        snapshot = bench.run(5, watts=87, work=64, tokens_per_second=0)
+    assert only(snapshot).state is State.UNKNOWN
+    assert "several behind one address" in only(snapshot).reason
+
+
+def test_a_single_stream_that_leaves_gaps_is_no_finding() -> None:
+    bench = Bench()
+    bench.sample = replace(bench.sample, utilization_ratio=0.5)
+    deployment = only(bench.run(70, watts=200, work=1, tokens_per_second=40))
+    assert deployment.state is State.WORKING
+    assert deployment.suspicions == ()
+
+
+def test_ranks_that_spin_for_a_straggler_are_named() -> None:
+    watts = {0: 480.0} | dict.fromkeys(range(1, 8), 140.0)
+    deployment = only(Bench().run(70, watts=watts, work=64, tokens_per_second=100))
+    (spinning,) = [s for s in deployment.suspicions if s.cause.value == "spinning"]
+    assert spinning.evidence.startswith("GPU 1, 2, 3, 4, 5, 6, 7: utilisation 100 %")
+
+
+def test_an_idle_deployment_whose_gpus_work_for_somebody_else_says_so() -> None:
+    deployment = only(Bench().run(70, watts=450, work=0))
+    assert deployment.state is State.IDLE
+    assert "yet a GPU draws 75.0 % of its limit" in deployment.reason
