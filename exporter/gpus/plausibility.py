@@ -31,6 +31,8 @@ PCIE_OVER_LINK = 1.1
 MAX_RATIO = 1.0
 MAX_CLOCK_HERTZ = 10e9
 MIN_CELSIUS, MAX_CELSIUS = -50.0, 150.0
+NOT_AVAILABLE = -1.0
+"""NVML_VALUE_NOT_AVAILABLE, where the type has a sign."""
 MAX_MEMORY_BYTES = 2.0**50
 MAX_ENERGY_JOULES = 2.0**63 / 1000
 """Half of what NVML's 64 bits of millijoules can hold: ten thousand years at 30 kW."""
@@ -131,7 +133,7 @@ def check_condition(condition: GpuCondition) -> GpuCondition:
             "memory_total_bytes": ("memory", _within(1, MAX_MEMORY_BYTES)),
             "memory_used_bytes": ("memory", memory if total is None else _within(0, total)),
             "sm_clock_max_hertz": ("sm_clock_max", _within(1, MAX_CLOCK_HERTZ)),
-            "temperature_celsius": ("temperature", _within(MIN_CELSIUS, MAX_CELSIUS)),
+            "temperature_celsius": ("temperature", _can_be_temperature),
         },
     )
     if not checked.processes:
@@ -145,6 +147,10 @@ def check_condition(condition: GpuCondition) -> GpuCondition:
 
 def _within(least: float, most: float) -> Callable[[float], bool]:
     return lambda value: least <= value <= most  # False for NaN.
+
+
+def _can_be_temperature(celsius: float) -> bool:
+    return MIN_CELSIUS <= celsius <= MAX_CELSIUS and celsius != NOT_AVAILABLE
 
 
 def _can_be_energy(joules: float, t: float, before: EnergyMark | None, ceiling_watts: float) -> bool:

@@ -34,7 +34,7 @@ class Answer:
     def text(self) -> str:
         return self.body.decode()
 
-    def values(self, name: str, **labels: str) -> list[float]:
+    def values(self, name: str, /, **labels: str) -> list[float]:
         """The values of all series of this name that have these labels, among others."""
         return [
             sample.value
@@ -43,7 +43,7 @@ class Answer:
             if sample.name == name and labels.items() <= sample.labels.items()
         ]
 
-    def value(self, name: str, **labels: str) -> float | None:
+    def value(self, name: str, /, **labels: str) -> float | None:
         """The value of the only such series; ``None`` when there is none."""
         found = self.values(name, **labels)
         assert len(found) <= 1, found

@@ -35,7 +35,7 @@ typedef struct {
     int gpu;
     char call[64];
     char *value;
-    int error, hang, type, rate;
+    int error, hang, type, rate, chance;
     long delay_us, spin_us, per_second;
 } rule_t;
 
@@ -79,7 +79,8 @@ static void parse(char *line)
     char *gpu = token(&line), *call = gpu ? token(&line) : NULL, *pair;
     if (!call || rule_count == MAX_RULES) return;
     rule_t *rule = &rules[rule_count++];
-    *rule = (rule_t){.error = -1, .hang = -1, .type = -1, .rate = -1, .delay_us = -1, .spin_us = -1, .per_second = -1};
+    *rule = (rule_t){.error = -1, .hang = -1, .type = -1, .rate = -1, .chance = -1};
+    rule->delay_us = rule->spin_us = rule->per_second = -1;
     rule->gpu = !strcmp(gpu, "*") ? ANY_GPU : !strcmp(gpu, "-") ? HOST : atoi(gpu);
     snprintf(rule->call, sizeof rule->call, "%s", call);
     while ((pair = token(&line))) {
@@ -93,6 +94,7 @@ static void parse(char *line)
         else if (!strcmp(pair, "rate")) rule->rate = atoi(value);
         else if (!strcmp(pair, "delay_us")) rule->delay_us = atol(value);
         else if (!strcmp(pair, "spin_us")) rule->spin_us = atol(value);
+        else if (!strcmp(pair, "chance")) rule->chance = atoi(value);
         else if (!strcmp(pair, "per_second")) rule->per_second = atol(value);
         else { fprintf(stderr, "stand-in: unknown key: %s\n", pair); abort(); }
     }
@@ -127,6 +129,7 @@ static int matches(const rule_t *rule, int gpu, const char *call)
 {
     size_t length = strlen(rule->call);
     if (rule->gpu != gpu && !(rule->gpu == ANY_GPU && gpu >= 0)) return 0;
+    if (rule->chance >= 0 && rand() % 100 >= rule->chance) return 0;
     if (length && rule->call[length - 1] == '*') return !strncmp(rule->call, call, length - 1);
     return !strcmp(rule->call, call);
 }
@@ -190,11 +193,29 @@ static unsigned count(int gpu, const char *call)
 
 typedef struct { nvmlReturn_t code; char text[4096]; int type, rate; } answer_t;
 
-static double now(void)
+static double real_now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+/* The seconds in the file that NVML_STANDIN_CLOCK names, as a double, where there is one. */
+static double now(void)
+{
+    static char clock_path[1024];
+    static const double *seconds;
+    const char *path = getenv("NVML_STANDIN_CLOCK");
+    if (!path) return real_now();
+    if (!seconds || strcmp(path, clock_path)) {
+        int fd = open(path, O_RDONLY);
+        void *map = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof *seconds, PROT_READ, MAP_SHARED, fd, 0);
+        if (map == MAP_FAILED) { perror(path); abort(); }
+        close(fd);
+        seconds = map;
+        snprintf(clock_path, sizeof clock_path, "%s", path);
+    }
+    return *seconds;
 }
 
 static void pass(long delay_us, long spin_us)
@@ -203,7 +224,7 @@ static void pass(long delay_us, long spin_us)
         struct timespec t = {delay_us / 1000000, delay_us % 1000000 * 1000};
         nanosleep(&t, NULL);
     }
-    if (spin_us > 0) for (double end = now() + spin_us * 1e-6; now() < end;) ;
+    if (spin_us > 0) for (double end = real_now() + spin_us * 1e-6; real_now() < end;) ;
 }
 
 static void pick(const char *list, unsigned n, char *out, size_t size)
