@@ -105,6 +105,7 @@ class Engine:
 
     async def handle(self, _request: Request, writer: asyncio.StreamWriter) -> bytes | None:
         """Answer one poll."""
+        self.server.requests.clear()  # It would remember them all.
         self._polls += 1
         metrics = self._metrics()
         fates = (
@@ -214,7 +215,7 @@ async def soak(loop: VirtualLoop, folder: Path, standin: StandIn, options: argpa
             if second % MINUTE == 0:
                 async with client.get("/api/v1/status") as response:
                     await response.read()
-            if second % HOUR == 0:
+            if second % HOUR == 0 and second:
                 await session.apply(configuration(servers, second // HOUR, folder))
             if second % DAY == 0 and second:
                 loop.pass_time(HOUR)

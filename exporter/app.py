@@ -95,6 +95,7 @@ class Exporter:
         self._phase = phase
         self._stopping = asyncio.Event()
         self._judging = True
+        self._started = asyncio.Event()
         self._reloading: set[asyncio.Task[str]] = set()
 
     async def run(self) -> None:
@@ -117,6 +118,7 @@ class Exporter:
             # Not before there is an address: who fails to get one must not save what it has not learned.
             stops.append(self.session.stop)
             await self.session.start()
+            self._started.set()
             self.publication.registry.reload_ok.set(1)
             self.publication.registry.reload_time.set_to_current_time()
             await self._judge_until_stopped()
@@ -175,6 +177,7 @@ class Exporter:
         """Read the configuration again; the reason when it is refused and the old one stays in force, else nothing."""
         assert self._reload_config is not None  # noqa: S101 - only called when there is something to read
         problem = ""
+        await self._started.wait()
         try:
             await self._reload_config()
         except ConfigError as error:

@@ -13,7 +13,7 @@ from exporter.app import Exporter as App
 from exporter.publish.server import Publication
 from exporter.yamlfile import ConfigError
 from tests.engines.servers import Server, answer
-from tests.hardening.process import serving
+from tests.hardening.process import SERVE, serving
 from tests.nvml.standin import StandIn
 
 UP = "wattline_engine_up"
@@ -91,6 +91,20 @@ async def test_without_a_file_a_hangup_takes_the_defaults_again_and_ends_nothing
         assert await exporter.stop() == 0
 
 
+async def test_a_hangup_while_it_starts_is_answered_when_it_has_started(tmp_path: Path) -> None:
+    file = tmp_path / "wattline.yml"
+    file.write_text(named("a"))
+    slow = "from exporter.state import StateFile; import threading; StateFile.load = lambda _: threading.Event().wait()"
+    file.write_text(named("a", more="state_file: state.json\n"))
+    first, rest = SERVE.split(";", 1)
+    async with serving("--config.file", file, code=f"{first}\n{slow}\n{rest.strip()}") as exporter:
+        file.write_text(named("b", more="state_file: state.json\n"))
+        exporter.process.send_signal(signal.SIGHUP)
+        await exporter.until(lambda answer: answer.values(UP, engine="b"))
+        assert await exporter.stop() == 0
+        assert "Traceback" not in exporter.log
+
+
 async def test_of_many_requests_to_reload_the_last_file_is_in_force(tmp_path: Path, standin: StandIn) -> None:
     file = tmp_path / "wattline.yml"
     file.write_text(named("e0"))
@@ -142,6 +156,7 @@ async def test_a_reload_that_fails_in_any_way_is_told_and_is_not_the_end(fault: 
     publication = Publication()
     session: Any = Reading()
     app = App(session, publication, listen=("127.0.0.1", 0), reload_config=reload)
+    app._started.set()
     assert await app.reload() == said
     assert publication.registry.registry.get_sample_value(GOOD) == 0.0
     assert publication.registry.registry.get_sample_value(WHEN) == 0.0
