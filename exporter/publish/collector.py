@@ -148,7 +148,7 @@ class Registry:
             buckets=READ_SECONDS_BUCKETS,
             registry=self.registry,
         )
-        self._read: set[str] = set()
+        self._read: dict[str, Histogram] = {}
         self.reload_ok = Gauge(
             PREFIX + "config_last_reload_successful",
             "1 when the configuration in force is the one that was read last.",
@@ -162,12 +162,13 @@ class Registry:
 
     def observe_read(self, source: str, seconds: float) -> None:
         """Note what one reading took."""
-        self.read_seconds.labels(source).observe(seconds)
-        self._read.add(source)
+        series = self._read.get(source)
+        if series is None:
+            series = self._read[source] = self.read_seconds.labels(source)
+        series.observe(seconds)
 
     def forget_others(self, sources: Iterable[str]) -> None:
         """Drop what was noted of sources that are no more: engines that come and go must not add up."""
-        gone = self._read.difference(sources)
-        for source in gone:
+        for source in self._read.keys() - set(sources):
             self.read_seconds.remove(source)
-        self._read -= gone
+            del self._read[source]

@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -107,7 +108,12 @@ def negotiate(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
         encoder, content_type = choose_encoder(accept)
     except (TypeError, ValueError):
         return choose_encoder("")
-    return (encoder, content_type) if _SPOKEN.fullmatch(content_type) else choose_encoder("")
+    if not _SPOKEN.fullmatch(content_type):
+        return choose_encoder("")
+    if isinstance(encoder, partial) and encoder.keywords.get("escaping") == "underscores":
+        # No name of ours needs it, so both write the same; this one looks at every letter and takes half as long again.
+        encoder = partial(encoder, escaping="allow-utf-8")
+    return encoder, content_type
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
