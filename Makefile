@@ -12,6 +12,8 @@ UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --
 	--custom-compile-command "make lock" --upgrade
 # Two at a time: a test that needs more would be too slow on a small machine.
 TEST_WORKERS ?= 2
+# Nobody but this machine needs to see a demo.
+DEMO_ADDRESS ?= 127.0.0.1:10087
 
 .PHONY: help
 help: ## List the targets
@@ -20,9 +22,9 @@ help: ## List the targets
 .PHONY: demo
 demo: $(VENV)/.runtime ## Run the exporter over a simulated rig
 	@echo 'Wattline over a simulated rig; stop it with Ctrl-C.'
-	@echo '  status page  http://127.0.0.1:10087/'
-	@echo '  metrics      http://127.0.0.1:10087/metrics'
-	@$(BIN)/wattline demo
+	@echo '  status page  http://$(DEMO_ADDRESS)/'
+	@echo '  metrics      http://$(DEMO_ADDRESS)/metrics'
+	@$(BIN)/wattline demo --web.listen-address $(DEMO_ADDRESS)
 
 .PHONY: test
 test: lint system servers ## Check everything: style, types, imports, tests

@@ -15,7 +15,7 @@ from exporter.durations import parse_duration
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-EXIT_OK, EXIT_FINDING, EXIT_UNKNOWN, EXIT_USAGE = 0, 1, 2, 2
+EXIT_OK, EXIT_FINDING, EXIT_UNKNOWN, EXIT_USAGE, EXIT_PIPE = 0, 1, 2, 2, 141
 
 DEFAULT_ADDRESS = ":10087"
 MAX_SPEED = 60.0
@@ -246,8 +246,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        The exit code: 0 done, 1 finding (check), 2 could not tell (check) or wrong usage or configuration.
+        The exit code: 0 done, 1 finding (check), 2 could not tell (check) or wrong usage or configuration, 130 after
+        Ctrl-C, 141 when nobody reads the output any more.
     """
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whatever is still to be written, at the end of the process for instance, has nowhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     # An engine started from the same shell would make the client library write into its directory.
     os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
     parser = build_parser()

@@ -180,6 +180,18 @@ async def test_wrong_use_is_told_without_a_traceback(arguments: tuple[str, ...],
     assert "Traceback" not in errors.decode()
 
 
+@pytest.mark.parametrize("arguments", [("version",), ("completion", "bash"), ("--help",)])
+async def test_output_that_nobody_reads_is_no_traceback(arguments: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "exporter.cli", *arguments, stdout=writing, stderr=asyncio.subprocess.PIPE
+    )
+    os.close(writing)
+    _, errors = await asyncio.wait_for(process.communicate(), DEADLINE)
+    assert errors == b""
+
+
 async def test_an_address_in_use_is_told() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -48,7 +48,7 @@ TIMELINES: dict[str, tuple[list[tuple[int, State]], set[Cause]]] = {
     "throttled": ([(0, U), (23, W)], {Cause.THROTTLED}),
     "limit_lowered": ([(0, U), (23, S)], {Cause.POWER_CAPPED}),
     "link_degraded": ([(0, U), (23, W)], {Cause.LINK_DEGRADED}),
-    "engine_down": ([(0, U), (23, W), (91, U)], set()),
+    "engine_down": ([(0, U), (23, W), (93, U)], set()),
     "gpu_lost": ([(0, U), (23, W), (79, U)], set()),
 }
 
