@@ -10,14 +10,14 @@ from exporter.analysis.observer import Observer
 from exporter.analysis.plan import DeploymentPlan, EnginePlan, Plan
 from exporter.analysis.snapshot import Snapshot, State
 from exporter.engines.normalise import normalise
-from exporter.readings import GpuCondition, GpuIdentity, GpuSample
+from exporter.readings import EngineReading, GpuCondition, GpuIdentity, GpuSample
 from tests.engines.texts import recorded
 
 PLAN = Plan(
     deployments=(DeploymentPlan("glm5", (EnginePlan("prefill"), EnginePlan("decode"))),),
     # A little more than the 15 s between the recorded polls, so that both are in it.
     window=16.0,
-    engine_interval=15.0,
+    engine_interval=3.0,
 )
 
 
@@ -25,20 +25,38 @@ def uuid(index: int) -> str:
     return f"GPU-00000000-0000-4000-8000-{index:012x}"
 
 
+def between(first: EngineReading, last: EngineReading, share: float, t: float) -> EngineReading:
+    """A poll on the way from one recorded poll to the other: counters grow evenly."""
+
+    def grown(a: float | None, b: float | None) -> float | None:
+        return None if a is None or b is None else a + share * (b - a)
+
+    return replace(
+        first,
+        t=t,
+        prompt_tokens=grown(first.prompt_tokens, last.prompt_tokens),
+        generation_tokens=grown(first.generation_tokens, last.generation_tokens),
+        scheduler_idle_seconds=grown(first.scheduler_idle_seconds, last.scheduler_idle_seconds),
+        progress=tuple(a + share * (b - a) for a, b in zip(first.progress, last.progress, strict=True)),
+    )
+
+
 def after_15_seconds(plan: Plan, release: str, watts: tuple[float, ...]) -> Snapshot:
-    """Two recorded polls of each side, 15 s apart, and steady power on each GPU."""
+    """Polls of each side for 15 s between two recorded ones, and steady power on each GPU."""
     observer = Observer(plan)
+    recordings = {
+        side: [normalise(recorded(f"{release}_pd_{side}_t{t}"), engine=side, t=float(t)) for t in (0, 15)]
+        for side in ("prefill", "decode")
+    }
     for index in range(len(watts)):
         observer.observe(GpuIdentity(uuid=uuid(index), index=index))
         observer.observe(GpuCondition(t=0.0, uuid=uuid(index), limit_enforced_watts=700.0, limit_default_watts=700.0))
     for second in range(16):
         for index, own in enumerate(watts):
-            sample = GpuSample(t=float(second), uuid=uuid(index), power_watts=own, utilization_ratio=1.0)
-            observer.observe(sample)
-        if second in {0, 15}:
-            for side in ("prefill", "decode"):
-                body = recorded(f"{release}_pd_{side}_t{second}")
-                observer.observe(normalise(body, engine=side, t=float(second)))
+            observer.observe(GpuSample(t=float(second), uuid=uuid(index), power_watts=own, utilization_ratio=1.0))
+        if second % 3 == 0:
+            for first, last in recordings.values():
+                observer.observe(between(first, last, second / 15, float(second)))
     return observer.judge(15.0)
 
 
