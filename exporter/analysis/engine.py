@@ -13,7 +13,6 @@ from exporter.analysis.spans import Spans
 
 if TYPE_CHECKING:
     from exporter.analysis.plan import EnginePlan, Plan
-    from exporter.analysis.spans import Accrued
     from exporter.readings import EngineReading
 
 STALE_AFTER = 3.5
@@ -292,10 +291,6 @@ class EngineTrack:
         """First and last good poll since ``start``: the moments between which tokens are known."""
         inside = [g.t for g in self.good if g.t >= start]
         return (inside[0], inside[-1]) if inside and inside[-1] > inside[0] else None
-
-    def tokens_between(self, start: float, end: float) -> tuple[Accrued, Accrued]:
-        """(prompt, generation) tokens that accrued."""
-        return self.prompt.spans.between(start, end), self.generation.spans.between(start, end)
 
     def idle_stretch(self) -> tuple[float, float] | None:
         """The time between the last two polls, when both said that nothing is held and nothing moved."""

@@ -7,6 +7,7 @@ readings therefore give the same verdicts, live or replayed, at any speed.
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -187,7 +188,7 @@ class Observer:
         ledger = self._ledgers[plan.name]
         self._book(ledger, state, uuids, now)
         signs = self._signs(engines, uuids, gpus, evidence, start)
-        tokens, per_watt = self._efficiency(engines, uuids, missing, now)
+        tokens, per_watt = self._efficiency(engines, gpus, missing, now)
         return DeploymentView(
             name=plan.name,
             state=state,
@@ -332,33 +333,40 @@ class Observer:
         )
 
     def _efficiency(
-        self, engines: list[EngineTrack], uuids: tuple[str, ...], missing: tuple[str, ...], now: float
+        self, engines: list[EngineTrack], gpus: list[GpuView], missing: tuple[str, ...], now: float
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Tokens per second by kind, and tokens per joule: both deltas between the same two polls of each engine."""
+        """Tokens per second by kind, and tokens per joule: both over the time in which the tokens were counted."""
         counted = [e for e in engines if e.engine.count_tokens]
         spans = [e.span_of_polls(now - self.plan.window) for e in counted if e.up(now)]
         polled = [span for span in spans if span is not None]
         if len(polled) < len(counted):
             return {}, {}  # Nobody knows what the silent one makes.
+        readable = bool(gpus) and not missing and all(g.up for g in gpus)
         rates: dict[str, float] = {}
-        per_joule: dict[str, float] = {}
         powers: list[float] = []
         for engine, polls in zip(counted, polled, strict=True):
-            for kind, accrued in zip(("prompt", "generation"), engine.tokens_between(*polls), strict=True):
-                if (rate := accrued.rate()) is not None:
+            stretches: list[tuple[float, float]] = []
+            for kind, tokens in (("prompt", engine.prompt.spans), ("generation", engine.generation.spans)):
+                if (rate := tokens.between(*polls).rate()) is not None:
                     rates[kind] = rates.get(kind, 0.0) + rate
-            means = [self.gpus[u].power_mean(*polls) for u in uuids]
-            known = [m for m in means if m is not None]
-            if len(known) == len(means) and not missing:
-                powers.append(sum(known))
-        if powers and uuids:
-            watts = sum(powers) / len(powers)
-            if watts > 0:
-                if "generation" in rates:
-                    per_joule["generation"] = rates["generation"] / watts
-                if "generation" in rates and "prompt" in rates:
-                    per_joule["total"] = (rates["generation"] + rates["prompt"]) / watts
+                    stretches = tokens.stretches(*polls)
+            if readable and (watts := self._mean_power([g.identity.uuid for g in gpus], stretches)) is not None:
+                powers.append(watts)
+        if not powers or "generation" not in rates or (mean := sum(powers) / len(powers)) <= 0:
+            return rates, {}
+        per_joule = {"generation": rates["generation"] / mean}
+        if "prompt" in rates:
+            per_joule["total"] = (rates["generation"] + rates["prompt"]) / mean
         return rates, per_joule
+
+    def _mean_power(self, uuids: list[str], stretches: list[tuple[float, float]]) -> float | None:
+        """The power of all these GPUs together over all these stretches of time; nothing where some is not known."""
+        watts = [_sum(self.gpus[uuid].power_mean(*stretch) for uuid in uuids) for stretch in stretches]
+        known = [w for w in watts if w is not None]
+        if not known or len(known) < len(watts):
+            return None
+        lengths = [end - start for start, end in stretches]
+        return statistics.fmean(known, lengths) if len(known) > 1 else known[0]
 
     def views(self, now: float) -> tuple[EngineView, ...]:
         """The engines alone, for those who need no verdict."""

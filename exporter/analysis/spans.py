@@ -74,6 +74,19 @@ class Spans:
         self._answers[start, end] = answer
         return answer
 
+    def stretches(self, start: float, end: float) -> list[tuple[float, float]]:
+        """The times from ``start`` to ``end`` that readings cover without a gap, the first one first."""
+        found: list[tuple[float, float]] = []
+        for first, last, _ in self._spans:
+            begun, ended = max(first, start), min(last, end)
+            if begun >= ended:
+                continue
+            if found and found[-1][1] == begun:
+                found[-1] = found[-1][0], ended
+            else:
+                found.append((begun, ended))
+        return found
+
 
 class CarriedTotal:
     """A total by a counter that is read now and then, carried on in between by what else tells. It never falls.
