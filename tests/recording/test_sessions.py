@@ -15,7 +15,6 @@ import pytest
 
 from exporter.analysis.snapshot import State
 from exporter.analysis.thresholds import Thresholds
-from exporter.session import Session
 from exporter.config import Deployment, Engine, parse
 from exporter.recording.command import run
 from exporter.recording.layout import RecordingError, Restored
@@ -23,6 +22,7 @@ from exporter.recording.reader import read_recording
 from exporter.recording.replay import replay
 from exporter.recording.session import LONGEST_PAUSE, ReplaySession
 from exporter.recording.writer import RecordingWriter
+from exporter.session import Session
 from exporter.simulation.demo import Demo
 from tests.recording.make import path_of
 from tests.recording.simulated import plan
