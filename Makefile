@@ -61,6 +61,11 @@ test-lowest: $(BIN)/uv system servers ## Run the tests with the oldest dependenc
 		--group test --group browser --group dashboards --group deploy
 	build/lowest/bin/pytest -n $(TEST_WORKERS) $(ARGS)
 
+.PHONY: bench
+bench: $(VENV)/.development ## Measure what it costs, and write docs/benchmarks.md anew
+	@tools/system-packages.sh cc:gcc
+	$(BIN)/python -m bench.run --write
+
 .PHONY: dashboards
 dashboards: $(VENV)/.development ## Write the dashboards anew
 	$(BIN)/python -m dashboards.build
