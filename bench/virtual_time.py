@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 PATIENCE = 1.0
 """Real seconds."""
+LATE = 1e-6
+"""A timer never comes early, as on a real machine."""
 
 
 class _Selector(selectors.DefaultSelector):
@@ -80,7 +82,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def pass_time(self, seconds: float) -> None:
         """Let time pass."""
         self._settled = False
-        self._now += max(0.0, seconds)
+        self._now += max(0.0, seconds) + LATE
         if self._shown is not None:
             struct.pack_into("d", self._shown, 0, self._now)
 

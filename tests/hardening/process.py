@@ -10,10 +10,12 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from tests.nvml.standin import StandIn
 
@@ -34,14 +36,17 @@ class Answer:
     def text(self) -> str:
         return self.body.decode()
 
+    @cached_property
+    def _samples(self) -> dict[str, list[Sample]]:
+        found: dict[str, list[Sample]] = {}
+        for family in text_string_to_metric_families(self.text):
+            for sample in family.samples:
+                found.setdefault(sample.name, []).append(sample)
+        return found
+
     def values(self, name: str, /, **labels: str) -> list[float]:
         """The values of all series of this name that have these labels, among others."""
-        return [
-            sample.value
-            for family in text_string_to_metric_families(self.text)
-            for sample in family.samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        ]
+        return [s.value for s in self._samples.get(name, ()) if labels.items() <= s.labels.items()]
 
     def value(self, name: str, /, **labels: str) -> float | None:
         """The value of the only such series; ``None`` when there is none."""

@@ -329,7 +329,7 @@ def test_an_energy_counter_that_begins_anew_neither_jumps_nor_goes_back(gpus: St
     async def scenario(world: World) -> None:
         shown = [(await world.after(1)).value(ENERGY, gpu="0") for _ in range(16)]
         # The counter's own value at first, then what was drawn, by power where the counter does not tell.
-        assert shown == [7500 + 50.0 * second for second in range(1, 17)]
+        assert shown == pytest.approx([7500 + 50.0 * second for second in range(1, 17)])
         assert world.scrape().value(ERRORS, source=uuid(0), kind="stepped_back") == 1.0
 
     live(gpus, scenario)
@@ -343,7 +343,7 @@ def test_an_energy_counter_that_leaps_by_the_impossible_is_left_out_and_power_te
 
     async def scenario(world: World) -> None:
         shown = [(await world.after(1)).value(ENERGY, gpu="0") for _ in range(20)]
-        assert shown == [7500 + 50.0 * second for second in range(1, 21)]
+        assert shown == pytest.approx([7500 + 50.0 * second for second in range(1, 21)])
         assert world.scrape().value(REJECTED, source=uuid(0), reading="energy") == 1.0
 
     live(gpus, scenario)
@@ -541,7 +541,7 @@ def test_a_gpu_that_comes_back_has_drawn_nothing_that_anybody_knows_of_meanwhile
     async def scenario(world: World) -> None:
         before = (await world.after(70)).value(ENERGY, gpu="0") or 0.0
         gpus.say("0 nvmlDevice* error=15", "0 field.* error=15")
-        assert (await world.after(600)).value(UP, gpu="0") == 0.0
+        assert (await world.after(300)).value(UP, gpu="0") == 0.0
         gpus.forget()
         # Its counter began anew.
         gpus.say("* nvmlDeviceGetSamples.0 error=3", "* nvmlDeviceGetTotalEnergyConsumption value=-150000000")
@@ -550,7 +550,7 @@ def test_a_gpu_that_comes_back_has_drawn_nothing_that_anybody_knows_of_meanwhile
         drawn = (text.value(ENERGY, gpu="0") or 0.0) - before
         assert 30 * watts < drawn <= 102 * watts
         energy = sum(text.values("wattline_deployment_state_energy_joules_total"))
-        assert energy <= 2 * watts * 780 - 600 * watts
+        assert energy <= 2 * watts * 480 - 300 * watts
 
     live(gpus, scenario)
 
@@ -570,8 +570,8 @@ def test_when_the_driver_answers_nothing_any_more_gpus_vanish_and_engines_stay(g
         assert not world.publication.ready
         # It is tried again, and less and less often.
         opened = gpus.count("nvmlInit")
-        await world.after(600)
-        assert 10 <= gpus.count("nvmlInit") - opened <= 20
+        await world.after(200)
+        assert 5 <= gpus.count("nvmlInit") - opened <= 10
         gpus.forget()
         text = await world.after(65)
         assert text.values(UP) == [1.0, 1.0]
@@ -593,11 +593,11 @@ def test_a_library_that_cannot_be_opened_at_the_start_costs_the_gpus_alone_until
 
     async def scenario(world: World) -> None:
         world.engine = busy()
-        text = await world.after(600)
+        text = await world.after(100)
         assert text.value(SOURCE_UP, source="nvml") == 0.0
         assert text.values(UP) == []
         assert text.value(RUNNING) == 64.0
-        assert (text.value(ERRORS, source="nvml", kind=kind) or 0) >= 10
+        assert (text.value(ERRORS, source="nvml", kind=kind) or 0) >= 6
         told = [record.getMessage() for record in caplog.records if record.name == "wattline.gpus"]
         assert len(told) == 1
         gpus.say("- nvmlInit value=0", "- nvmlSystemGetDriverVersion value=590.48.01")
