@@ -147,6 +147,7 @@ class EngineScraper:
         self._tls: ssl.SSLContext | None = None
         self._task: asyncio.Task[None] | None = None
         self._logged_state: str | None = None
+        self._refused = False
         self._log_times: deque[float] = deque(maxlen=_LOG_BURST)
 
     async def start(self) -> None:
@@ -192,7 +193,11 @@ class EngineScraper:
             try:
                 self._deliver(reading)
             except Exception:
-                logger.exception("%s: the reading could not be taken in", self.target.name)
+                if not self._refused:
+                    logger.exception("%s: the reading could not be taken in", self.target.name)
+                self._refused = True
+            else:
+                self._refused = False
             await asyncio.sleep(next_beat(origin, loop.time(), self._interval) - loop.time())
 
     async def _read(self) -> EngineReading:

@@ -66,6 +66,8 @@ class _Gpu:
     readable: asyncio.Event = field(default_factory=asyncio.Event)
     limit_watts: float | None = None
     energy: EnergyMark | None = None
+    doubted: EnergyMark | None = None
+    """A reading of energy since then that could not be."""
     unvisited: set[str] = field(default_factory=lambda: {"sample", "activity", "condition"})
     missing: dict[str, str] = field(default_factory=dict)
     """Readings that the first visits did not obtain, with the kind of error."""
@@ -220,7 +222,7 @@ class GpuReader:
             self._spawn(self._read(gpu, gpu.readings, (condition, sample)))
             self._spawn(self._read(gpu, gpu.activities, (activity,)))
         if not gpu.readable.is_set():
-            gpu.energy = None
+            gpu.energy = gpu.doubted = None
             gpu.readable.set()
 
     def _lose(self, gpu: _Gpu, error: GpuLostError) -> None:
@@ -271,9 +273,7 @@ class GpuReader:
     def _take(self, gpu: _Gpu, visit: str, reading: GpuReading) -> None:
         match reading:
             case GpuSample():
-                reading = check_sample(reading, gpu.limit_watts, gpu.energy)
-                if reading.energy_joules is not None:
-                    gpu.energy = EnergyMark(reading.t, reading.energy_joules)
+                reading = self._check_sample(gpu, reading)
                 if gpu.readable.is_set():  # Not lost in the meantime.
                     gpu.ledger.succeeded(self._clock())
                     self._ledger.seen(self._clock())
@@ -286,6 +286,18 @@ class GpuReader:
         gpu.ledger.count(reading.errors)
         self._tell_missing(gpu, visit, reading.errors)
         self._hand_over(reading)
+
+    @staticmethod
+    def _check_sample(gpu: _Gpu, sample: GpuSample) -> GpuSample:
+        checked = check_sample(sample, gpu.limit_watts, gpu.energy)
+        if sample.energy_joules is not None and checked.energy_joules is None:
+            # Once is garbage. If the counter goes on from there, it has leapt: while a guest was paused, for instance.
+            if gpu.doubted is not None:
+                checked = check_sample(sample, gpu.limit_watts, gpu.doubted)
+            gpu.doubted = EnergyMark(sample.t, sample.energy_joules)
+        if checked.energy_joules is not None:
+            gpu.energy, gpu.doubted = EnergyMark(checked.t, checked.energy_joules), None
+        return checked
 
     async def _call(self, ledger: Ledger, worker: Worker, call: Callable[[], T], what: str) -> Outcome[T]:
         late = asyncio.get_running_loop().call_later(self._intervals.stuck, self._is_late, ledger, worker, what)
