@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -76,10 +78,24 @@ def draw(found: Timeline, path: Path, title: str = "") -> None:
         figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False)
         if title:
             figure.suptitle(title)
+        drawn = io.BytesIO()
+        suffix = path.suffix.lower().removeprefix(".")
+        figure.savefig(drawn, format=suffix, dpi=110, metadata={"Date": None} if suffix == "svg" else None)
+        content = _numbered_clips(drawn.getvalue()) if suffix == "svg" else drawn.getvalue()
         try:
-            figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+            path.write_bytes(content)
         except OSError as error:
             raise PictureError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _numbered_clips(svg: bytes) -> bytes:
+    """Name clip paths by their order: matplotlib names them by what rounding made of their place this time."""
+    names: dict[bytes, bytes] = {}
+
+    def number(found: re.Match[bytes]) -> bytes:
+        return names.setdefault(found[0], b"clip%d" % len(names))
+
+    return re.sub(rb"\bp[0-9a-f]{10}\b", number, svg)
 
 
 def _shade(axes: Axes, story: Story, found: Timeline) -> None:
