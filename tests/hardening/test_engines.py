@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import tracemalloc
 
 import pytest
 
@@ -389,5 +391,46 @@ def test_a_model_of_any_name_is_text_and_nothing_else(gpus: StandIn) -> None:
         expected = 'a\\b "c" {d="e"} \n# TYPE x 1 \u202e\U0001f600'
         assert text.values("wattline_engine_info", model=expected) == [1.0]
         assert text.values("x") == []
+
+    live(gpus, scenario)
+
+
+def test_an_engine_is_asked_for_its_metrics_every_five_seconds_and_for_nothing_else(gpus: StandIn) -> None:
+    async def scenario(world: World) -> None:
+        world.engine = busy()
+        await world.after(600)
+        assert {request.line for request in world.server.requests} == {"GET /metrics HTTP/1.1"}
+        assert len(world.server.requests) == pytest.approx(600 / 5 + 1, abs=1)
+        assert world.server.connections == 1
+        assert all("wattline/" in request.headers["User-Agent"] for request in world.server.requests)
+
+    live(gpus, scenario)
+
+
+def test_texts_that_are_too_large_leave_no_memory_behind(gpus: StandIn) -> None:
+    huge = answer(b'vllm:lora_requests_info{running_lora_adapters="a"} 1.7e9\n' * 400_000)
+    large = answer(
+        b'vllm:lora_requests_info{running_lora_adapters="a"} 1.7e9\n' * 100_000 + b"vllm:num_requests_running 4\n"
+    )
+
+    async def scenario(world: World) -> None:
+        world.engine = huge
+        text = await world.after(10)
+        assert (text.value(ERRORS, source="engine:e", kind="too_large") or 0) >= 2
+        world.engine = large
+        # What was not asked for is passed over, and a time is no count.
+        text = await world.after(10)
+        assert text.value(RUNNING) == 4.0
+        gc.collect()
+        tracemalloc.start()
+        try:
+            await world.after(10)
+            gc.collect()
+            before = tracemalloc.get_traced_memory()[0]
+            await world.after(30)
+            gc.collect()
+            assert tracemalloc.get_traced_memory()[0] - before < 1_000_000
+        finally:
+            tracemalloc.stop()
 
     live(gpus, scenario)
