@@ -10,7 +10,8 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from exporter.config import ConfigError, load
+from exporter.config import ConfigError, load, parse
+from exporter.discovery.periodic import _tell_deployments
 from tests.engines.servers import METRICS, Request, Server, answer
 from tests.hardening.process import SERVE, serving
 
@@ -147,3 +148,11 @@ def test_an_error_about_an_address_does_not_repeat_what_may_be_secret_in_it(tmp_
     with pytest.raises(ConfigError) as refused:
         load(file)
     assert "hunter2" not in str(refused.value)
+
+
+def test_what_was_found_is_told_without_the_keys_of_what_was_configured(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    text = "deployments: [{gpus: auto, engines: [{url: 'http://h:1/metrics?key=hunter2'}]}]"
+    _tell_deployments(parse(text, "wattline.yml"))
+    assert "http://h:1/metrics" in caplog.text
+    assert "hunter2" not in caplog.text
