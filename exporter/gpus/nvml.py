@@ -53,6 +53,8 @@ PCIE_TRANSMIT, PCIE_RECEIVE = 0, 1
 P2P_READ = 0  # nvidia-ml-py's constant of that name is the tuple (0,).
 P2P_OK, P2P_UNKNOWN = 0, 6
 NVLINK_MAX_LINKS = 36
+MAX_GPUS = 256
+"""More are in no host: such a count is a sentinel."""
 XID_EVENTS = 0x8
 XID_BATCH = 64
 """Events taken from the driver in one visit at most: a storm must not hold up the readings."""
@@ -115,13 +117,29 @@ class _Turn:
     def __init__(self, patience: float) -> None:
         self._patience = patience
         self._lock = threading.Lock()
+        self._kept = threading.local()
 
-    def take(self) -> threading.Lock:
-        """Wait for the turn; it ends when what is returned is released."""
+    def take(self) -> threading.Lock | None:
+        """Wait for the turn; it ends when what is returned is released. Nothing is returned to whoever has it."""
+        # One that was left behind may come back while others take turns at a new lock.
+        if getattr(self._kept, "lock", None) is self._lock:
+            return None
         while not (lock := self._lock).acquire(timeout=self._patience):
             if lock is self._lock:  # Whoever holds it hangs in the driver. The others take turns at a new one.
                 self._lock = threading.Lock()
         return lock
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep the turn over several quick calls: to hand it on after each costs more than they do."""
+        lock = self.take()
+        self._kept.lock = lock
+        try:
+            yield
+        finally:
+            self._kept.lock = None
+            if lock is not None:
+                lock.release()
 
 
 TURN = _Turn(patience=0.5)
@@ -147,8 +165,8 @@ def _call(function: str, *arguments: Any) -> Any:
         raise _CallFailed(_kind(error.value)) from None
     except pynvml.NVMLLibraryMismatchError:
         raise _CallFailed("function_not_found") from None
-    except (AttributeError, TypeError, ValueError, ctypes.ArgumentError) as error:
-        # The driver answered what nvidia-ml-py cannot take apart, such as a name that is no text.
+    except (AttributeError, TypeError, ValueError, MemoryError, OverflowError, ctypes.ArgumentError) as error:
+        # The driver answered what nvidia-ml-py cannot take apart: a name that is no text, a list without end.
         raise _CallFailed("malformed") from error
     finally:
         if turn is not None:
@@ -689,7 +707,7 @@ class NvmlSource:
             GpuLostError: this GPU is gone or needs a reset.
             SourceError: the library as a whole is gone.
         """
-        with self._visit(uuid) as visit:
+        with self._visit(uuid) as visit, TURN.kept():
             # Energy first and the time after it: it is the slow one, and its delta is divided by one of time.
             visit.ask(self._energy)
             t = self._clock()
@@ -709,13 +727,14 @@ class NvmlSource:
             told = {error.reading for error in visit.errors}
             told |= {name.removesuffix("_bytes_per_second") for name in visit.values}
             visit.ask(*(question for question in PCIE if question.reading not in told))
-            visit.ask(*LINK)
+            with TURN.kept():
+                visit.ask(*LINK)
             visit.end()
             return GpuActivity(t=t, uuid=uuid, errors=tuple(visit.errors), **visit.values)
 
     def condition(self, uuid: str) -> GpuCondition:
         """Read limits, memory, temperature, processes and Xid errors. Raises as :meth:`sample`."""
-        with self._visit(uuid) as visit:
+        with self._visit(uuid) as visit, TURN.kept():
             t = self._clock()
             visit.ask(*CONDITION, _Question("xid_errors", (self._events.count,)))
             visit.end()
@@ -794,7 +813,9 @@ class NvmlSource:
     def _list(self) -> tuple[GpuIdentity, ...]:
         found: list[tuple[int, Any, str, str]] = []
         unlisted: dict[int, str] = {}
-        for index in range(_call("nvmlDeviceGetCount")):
+        if (count := _call("nvmlDeviceGetCount")) > MAX_GPUS:
+            raise _CallFailed("malformed")
+        for index in range(count):
             try:
                 handle = _call("nvmlDeviceGetHandleByIndex", index)
                 found.append((index, handle, _uuid(handle), _bus_id(handle)))

@@ -29,6 +29,8 @@ log = logging.getLogger("wattline.gpus")
 STOP_CALLS_SECONDS = 0.8
 STOP_CLOSE_SECONDS = 0.4
 MOST_DOUBLINGS = 16
+LASTING = frozenset({"not_supported", "function_not_found", "argument_version_mismatch", "no_permission", "malformed"})
+"""Kinds of errors that say something about the GPU and its driver, and not about one moment."""
 
 T = TypeVar("T")
 
@@ -348,7 +350,7 @@ class GpuReader:
     def _tell_missing(self, gpu: _Gpu, visit: str, errors: tuple[ReadingError, ...]) -> None:
         """Tell once, in one line, what a GPU did not give in its first visits."""
         if gpu.unvisited:
-            gpu.missing |= {error.reading: error.kind for error in errors if visit in gpu.unvisited}
+            gpu.missing |= {e.reading: e.kind for e in errors if visit in gpu.unvisited and e.kind in LASTING}
             gpu.unvisited.discard(visit)
             if gpu.missing and not gpu.unvisited:
                 listed = ", ".join(f"{reading} ({kind})" for reading, kind in gpu.missing.items())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from exporter.engines.scrape import _Lookups
 from tests.engines.servers import Request, Server, answer
 from tests.hardening.process import SERVE, serving
 from tests.nvml.standin import StandIn
@@ -165,6 +167,30 @@ async def test_names_that_nobody_answers_for_cost_no_other_engine(tmp_path: Path
             asked = len(server.requests)
             await exporter.until(lambda _: len(server.requests) > asked)
             assert await exporter.stop() == 0
+
+
+async def test_a_name_is_looked_up_as_the_system_does_with_the_link_of_its_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = [
+        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("2001:db8::1", 80, 0, 0)),
+        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fe80::1", 80, 0, 2)),
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 80)),
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    told = await _Lookups().resolve("engine.example", 80)
+    assert [(each["host"], each["family"], each["port"]) for each in told] == [
+        ("2001:db8::1", socket.AF_INET6, 80),
+        ("fe80::1%2", socket.AF_INET6, 80),
+        ("192.0.2.1", socket.AF_INET, 80),
+    ]
+
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(socket.gaierror):
+        await _Lookups().resolve("engine.example", 80)
 
 
 SLOW_PARSER = """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from exporter.analysis.snapshot import State
@@ -691,6 +692,52 @@ def test_gpus_that_share_one_uuid_are_two_gpus(gpus: StandIn) -> None:
         assert text.value(POWER, uuid="00000000:06:00.0") == 122.631
         lines = [line.rpartition(" ")[0] for line in text.text.splitlines() if not line.startswith("#")]
         assert len(lines) == len(set(lines))
+
+    live(gpus, scenario)
+
+
+def test_a_host_of_four_billion_gpus_is_not_believed(gpus: StandIn) -> None:
+    async def scenario(world: World) -> None:
+        await world.after(10)
+        gpus.say("- nvmlDeviceGetCount value=4294967295")
+        listed = gpus.count("nvmlDeviceGetHandleByIndex")
+        text = await world.after(60)
+        assert gpus.count("nvmlDeviceGetHandleByIndex") <= listed + 4
+        # Those that are there are read as before.
+        assert text.values(POWER) == [122.631, 122.631]
+        assert (text.value(ERRORS, source="nvml", kind="malformed") or 0) >= 1
+
+    live(gpus, scenario)
+
+
+def test_a_list_without_end_costs_its_reading(gpus: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(_: object) -> None:
+        raise MemoryError
+
+    for name in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetComputeRunningProcesses_v2"):
+        monkeypatch.setattr(pynvml, name, endless)
+
+    async def scenario(world: World) -> None:
+        text = await world.after(40)
+        assert text.values(POWER) == [122.631, 122.631]
+        assert text.values("wattline_gpu_temperature_celsius") == [36.0, 36.0]
+        assert text.values("wattline_gpu_utilization_stuck") == []
+        assert text.value(ERRORS, source=uuid(0), kind="malformed") == 2.0
+
+    live(gpus, scenario)
+
+
+def test_a_failure_in_the_first_second_is_not_told_as_if_it_would_last(
+    gpus: StandIn, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    gpus.say("0 nvmlDeviceGetClockInfo.1 value=E999,1980", "0 nvmlDeviceGetTemperature* error=4")
+
+    async def scenario(world: World) -> None:
+        await world.after(10)
+        (told,) = (m for r in caplog.records if uuid(0) in (m := r.getMessage()) and "does not tell" in m)
+        assert "sm_clock" not in told
+        assert "temperature (no_permission)" in told
 
     live(gpus, scenario)
 
