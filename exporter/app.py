@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("wattline")
 
+STOP_ANSWERS_SECONDS = 0.3
+"""At the end, for answers that are under way."""
+
 
 class Served(Protocol):
     """What reads and judges: a session of this host, or a recording."""
@@ -138,7 +141,7 @@ class Exporter:
         )
         install(app, self._max_requests)
         self._security.install(app)
-        return web.AppRunner(app, access_log=None, shutdown_timeout=0.3, **SERVER_LIMITS)
+        return web.AppRunner(app, access_log=None, shutdown_timeout=STOP_ANSWERS_SECONDS, **SERVER_LIMITS)
 
     async def _serve(self, runner: web.AppRunner) -> None:
         await runner.setup()

@@ -22,7 +22,9 @@ from tests.nvml.standin import StandIn
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0
 """Seconds until a wait is a failure; nothing here takes so long."""
-STOPS_WITHIN = 2.0
+STOPS_WITHIN = 8.0
+"""Below the 10 s after which a container is killed, on a machine however busy. That it is 2 s on a quiet one follows from
+the waits that there are: see ``test_end.py``."""
 SERVE = "import sys; from exporter.cli import main; sys.exit(main(['serve', *sys.argv[1:]]))"
 
 
