@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0
 """Seconds until a wait is a failure; nothing here takes so long."""
 STOPS_WITHIN = 8.0
-"""Below the 10 s after which a container is killed, on a machine however busy. That it is 2 s on a quiet one follows from
-the waits that there are: see ``test_end.py``."""
+"""Below the 10 s after which a container is killed, on a machine however busy. On a quiet one it is 2 s, by the waits
+that there are: see ``test_end.py``."""
 SERVE = "import sys; from exporter.cli import main; sys.exit(main(['serve', *sys.argv[1:]]))"
 
 
