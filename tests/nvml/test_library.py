@@ -225,6 +225,26 @@ def test_the_slow_pcie_call_is_not_waited_for(standin: StandIn) -> None:
     thread.join(20)
 
 
+def test_who_has_the_turn_need_not_wait_for_it_again() -> None:
+    turn = nvml._Turn(patience=60.0)
+    with turn.kept():
+        assert turn.take() is None
+    again = turn.take()
+    assert again is not None
+    again.release()
+
+
+def test_who_was_left_behind_waits_for_the_turn_like_everybody_else() -> None:
+    turn = nvml._Turn(patience=0.01)
+    with turn.kept(), ThreadPoolExecutor(1) as pool:
+        other = pool.submit(turn.take).result()
+        assert other is not None
+        other.release()
+        mine = turn.take()
+        assert mine is other
+        mine.release()
+
+
 def test_a_thread_that_hangs_in_the_driver_is_left_behind_by_the_others(standin: StandIn) -> None:
     source = NvmlSource(inventory=NOWHERE)
     source.discover()
