@@ -137,7 +137,14 @@ class Session:
         """Begin to read, from what an earlier run has learned."""
         await self._restore(self._configured)
         self._http = open_session()
-        await self._start_reader()
+        self._reader = GpuReader(
+            self._source,
+            self.take,
+            intervals=self._intervals(),
+            clock=self.clock,
+            on_read=self._on_read or (lambda *_: None),
+        )
+        await self._reader.start()
         await self.apply(self._configured)
 
     async def stop(self) -> None:
@@ -162,13 +169,12 @@ class Session:
         async with self._changing:
             # Whatever cannot be is found out before anything is changed.
             plan, wanted = plan_of(config), targets_of(config)
-            same_beat = config.sample_interval == self.config.sample_interval
             self.config = config
             self.observer.replan(plan)
             await self._start_scrapers(wanted)
-            if not same_beat and self._reader is not None:
-                await self._reader.stop()
-                await self._start_reader()
+            if self._reader is not None:
+                # Not started anew: what hangs in the driver would keep it from being opened again.
+                self._reader.pace(self._intervals())
 
     def _conditions(self) -> tuple[Mapping[str, GpuCondition], bool]:
         """The last condition of every GPU that is read, and whether none is missing."""
@@ -182,17 +188,13 @@ class Session:
         plans = plan_of(config).deployments
         return {plan.name: self.observer.members(plan)[0] for plan in plans if plan.gpus is not None}
 
-    async def _start_reader(self) -> None:
-        intervals = Intervals(
+    def _intervals(self) -> Intervals:
+        return Intervals(
             sample=self.config.sample_interval / self._speed,
             activity=self.observer.plan.activity_interval / self._speed,
             condition=CONDITION_INTERVAL / self._speed,
             discover=DISCOVER_INTERVAL / self._speed,
         )
-        self._reader = GpuReader(
-            self._source, self.take, intervals=intervals, clock=self.clock, on_read=self._on_read or (lambda *_: None)
-        )
-        await self._reader.start()
 
     async def _start_scrapers(self, wanted: Mapping[str, EngineTarget]) -> None:
         """Begin to scrape what is configured now, and stop what is not or is reached another way."""

@@ -80,7 +80,7 @@ class _Visit:
     """One of the source's calls for one GPU, and when it is due on the event loop's clock."""
 
     name: str
-    interval: float
+    """Also of its interval in :class:`Intervals`."""
     call: Callable[[], GpuReading]
     due: float = 0.0
 
@@ -131,6 +131,10 @@ class GpuReader:
         """Begin to read; returns at once. Needs a running event loop, and is called once."""
         self._started_at = asyncio.get_running_loop().time()
         self._spawn(self._supervise())
+
+    def pace(self, intervals: Intervals) -> None:
+        """Read at other intervals from now on; each reading once more at its old one."""
+        self._intervals = intervals
 
     async def stop(self) -> None:
         """End reading and let go of the driver, within 2 s: a call that does not come back is left behind."""
@@ -216,11 +220,10 @@ class GpuReader:
             ledger = Ledger(uuid, noun="GPU")
             gpu = _Gpu(uuid, ledger, Worker(f"{uuid} readings"), Worker(f"{uuid} activities"))
             self._gpus[uuid] = gpu
-            every, source = self._intervals, self._source
             # Conditions before samples: the limit tells which power is plausible.
-            condition = _Visit("condition", every.condition, partial(source.condition, uuid))
-            sample = _Visit("sample", every.sample, partial(source.sample, uuid))
-            activity = _Visit("activity", every.activity, partial(source.activity, uuid))
+            condition = _Visit("condition", partial(self._source.condition, uuid))
+            sample = _Visit("sample", partial(self._source.sample, uuid))
+            activity = _Visit("activity", partial(self._source.activity, uuid))
             self._spawn(self._read(gpu, gpu.readings, (condition, sample)))
             self._spawn(self._read(gpu, gpu.activities, (activity,)))
         if not gpu.readable.is_set():
@@ -256,8 +259,9 @@ class GpuReader:
                     continue
             outcome = await self._call(gpu.ledger, worker, visit.call, f"reading its {visit.name}")
             # On a common grid, so that all GPUs are read at the same moments; what was missed is left out.
-            rounds = math.floor((loop.time() - self._started_at) / visit.interval) + 1
-            visit.due = self._started_at + rounds * visit.interval
+            interval: float = getattr(self._intervals, visit.name)
+            rounds = math.floor((loop.time() - self._started_at) / interval) + 1
+            visit.due = self._started_at + rounds * interval
             match outcome.error:
                 case None if outcome.value is not None:
                     self._take(gpu, visit.name, outcome.value)

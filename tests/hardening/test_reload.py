@@ -124,18 +124,24 @@ async def test_of_many_requests_to_reload_the_last_file_is_in_force(tmp_path: Pa
     assert standin.count("init succeeded") == standin.count("nvmlShutdown")
 
 
-async def test_while_a_driver_call_hangs_it_reloads_and_goes_on_answering(tmp_path: Path, standin: StandIn) -> None:
+async def test_while_a_driver_call_hangs_it_reloads_and_the_other_gpu_is_read_at_the_new_pace(
+    tmp_path: Path, standin: StandIn
+) -> None:
     file = tmp_path / "wattline.yml"
     file.write_text(named("a"))
     standin.say("0 nvmlDeviceGetPowerUsage hang=1")
     async with serving("--config.file", file, "--web.enable-lifecycle", standin=standin) as exporter:
-        await exporter.until(lambda _: standin.count("nvmlDeviceGetPowerUsage"))
-        file.write_text(named("b", more="sample_interval: 2s\n"))
+        await exporter.until(lambda answer: answer.values("wattline_gpu_power_watts", gpu="1"))
+        file.write_text(named("b", more="sample_interval: 200ms\n"))
         reload = asyncio.create_task(exporter.ask("/-/reload", "POST"))
         assert (await exporter.ask()).status == 200
         assert (await reload).status == 200
         await exporter.until(lambda a: a.values(UP, engine="b"))
+        read = standin.count("nvmlDeviceGetPowerUsage", 1)
+        text = await exporter.until(lambda _: standin.count("nvmlDeviceGetPowerUsage", 1) > read + 5)
+        assert text.values("wattline_gpu_power_watts", gpu="1") == [122.631]
         assert await exporter.stop() == 0
+    assert standin.count("nvmlInit") == 1
 
 
 class Reading:
