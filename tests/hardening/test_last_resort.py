@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import resource
 from dataclasses import replace
@@ -9,6 +10,8 @@ from dataclasses import replace
 import pytest
 
 from exporter import logs
+from exporter.analysis.snapshot import Snapshot
+from exporter.app import Exporter as App
 from exporter.publish import limits
 from exporter.publish.server import Publication
 from tests.analysis.build import Bench
@@ -107,3 +110,59 @@ def test_as_many_files_may_be_open_as_the_system_allows_up_to_what_is_wanted(
     monkeypatch.setattr(resource, "setrlimit", lambda _, limit: held.__setitem__(0, limit))
     limits.raise_file_limit()
     assert held == [(becomes, hard)]
+
+
+class Judging:
+    """A session whose judging fails for a while."""
+
+    def __init__(self) -> None:
+        self.bench = Bench(gpus=1)
+        self.fails = False
+        self.judged = 0
+        self.news = asyncio.Event()
+
+    async def start(self) -> None:
+        pass
+
+    async def stop(self) -> None:
+        pass
+
+    def beat(self) -> float:
+        return 0.001
+
+    def judge(self) -> Snapshot:
+        self.judged += 1
+        self.news.set()
+        if self.fails:
+            raise KeyError("nobody foresaw this")
+        return self.bench.run(1)
+
+    async def more(self, times: int = 3) -> None:
+        """Wait for so many more verdicts."""
+        wanted = self.judged + times
+        while self.judged < wanted:
+            self.news.clear()
+            await self.news.wait()
+
+
+async def test_while_judging_fails_no_old_verdict_is_shown_as_if_it_were_new(caplog: pytest.LogCaptureFixture) -> None:
+    session, publication = Judging(), Publication()
+    app = App(session, publication, listen=("127.0.0.1", 0))
+    running = asyncio.create_task(app.run())
+    try:
+        await session.more()
+        assert b"wattline_gpu_up{" in publication.render("", compressed=False)[0]
+        session.fails = True
+        await session.more()
+        body, _ = publication.render("", compressed=False)
+        assert b"wattline_gpu_up" not in body
+        assert b"wattline_build_info{" in body
+        assert (publication.ready, publication.why_not_ready) == (False, "judging failed")
+        assert len([record for record in caplog.records if record.exc_info]) == 1
+        session.fails = False
+        await session.more()
+        assert b"wattline_gpu_up{" in publication.render("", compressed=False)[0]
+        assert publication.ready
+    finally:
+        app._stopping.set()
+        await running
