@@ -15,7 +15,7 @@ from exporter.gpus.health import Ledger, SourceHealth
 from exporter.gpus.plausibility import EnergyMark, check_activity, check_condition, check_sample
 from exporter.gpus.source import GpuLostError, SourceError
 from exporter.readings import GpuActivity, GpuCondition, GpuSample, ReadingError
-from exporter.worker import Worker
+from exporter.worker import Crew, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -28,6 +28,8 @@ log = logging.getLogger("wattline.gpus")
 
 STOP_CALLS_SECONDS = 0.8
 STOP_CLOSE_SECONDS = 0.4
+PATIENCE = 0.5
+"""Seconds that a call may hold up those for other GPUs."""
 MOST_DOUBLINGS = 16
 LASTING = frozenset({"not_supported", "function_not_found", "argument_version_mismatch", "no_permission", "malformed"})
 """Kinds of errors that say something about the GPU and its driver, and not about one moment."""
@@ -88,9 +90,9 @@ class _Visit:
 class GpuReader:
     """Reads a source and hands over what it reads.
 
-    Each GPU has a thread for samples and conditions and one for activities; one more lists GPUs. A call that hangs
-    holds up its own thread: no other GPU, not the event loop, not the end of the process. Nothing but this schedule
-    calls the source, however many there are who look at the results.
+    One thread reads samples and conditions of all GPUs, one their activities, one lists GPUs. A call that hangs keeps
+    its thread, and another one takes over: it holds up no other GPU, not the event loop, not the end of the process.
+    Nothing but this schedule calls the source, however many there are who look at the results.
 
     Args:
         source: where to read.
@@ -126,6 +128,8 @@ class GpuReader:
         self._started_at = 0.0
         self._trouble = asyncio.Event()
         self._lister = Worker(f"{source.name} lister")
+        self._readings = Crew("GPU readings", PATIENCE)
+        self._activities = Crew("GPU activities", PATIENCE)
 
     async def start(self) -> None:
         """Begin to read; returns at once. Needs a running event loop, and is called once."""
@@ -150,6 +154,8 @@ class GpuReader:
                 await asyncio.wait_for(self._lister.run(self._source.close), STOP_CLOSE_SECONDS)
         for worker in self._workers():
             worker.retire()
+        self._readings.retire()
+        self._activities.retire()
 
     @property
     def identities(self) -> tuple[GpuIdentity, ...]:
@@ -218,7 +224,7 @@ class GpuReader:
         gpu = self._gpus.get(uuid)
         if gpu is None:
             ledger = Ledger(uuid, noun="GPU")
-            gpu = _Gpu(uuid, ledger, Worker(f"{uuid} readings"), Worker(f"{uuid} activities"))
+            gpu = _Gpu(uuid, ledger, Worker(uuid, self._readings), Worker(uuid, self._activities))
             self._gpus[uuid] = gpu
             # Conditions before samples: the limit tells which power is plausible.
             condition = _Visit("condition", partial(self._source.condition, uuid))

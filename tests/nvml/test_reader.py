@@ -75,11 +75,11 @@ async def test_looking_at_the_results_makes_no_call(standin: StandIn) -> None:
 async def test_one_gpu_that_hangs_for_ever_holds_up_nothing_else(standin: StandIn) -> None:
     async with reading() as seen:
         await seen.until(lambda: bool(seen.samples(A) and seen.activities(A) and seen.activities(B)))
-        threads = _threads()
+        threads = len(_threads())
         standin.say("0 nvmlDevice* hang=1")
         await seen.until(lambda: not seen.is_up(A))
         await seen.rounds(50, B)
-        assert _threads() <= threads, "no thread is added for a call that does not come back"
+        assert len(_threads()) <= threads + 2, "a call that does not come back keeps its thread"
         assert seen.is_up(B)
         assert seen.is_up("nvml")
         assert seen.health(A).reason == "timeout"
@@ -93,7 +93,7 @@ async def test_one_gpu_that_hangs_for_ever_holds_up_nothing_else(standin: StandI
 
         standin.say("0 nvmlDevice* hang=0")
         await seen.until(lambda: seen.is_up(A))
-        assert _threads() <= threads
+        await seen.until(lambda: len(_threads()) <= threads)
 
 
 async def test_it_stops_at_once_though_a_call_never_comes_back(standin: StandIn) -> None:
@@ -425,7 +425,7 @@ async def test_nothing_is_left_behind_after_stopping(standin: StandIn) -> None:
     async with reading() as seen:
         await seen.until(lambda: bool(seen.activities(A) and seen.activities(B)))
         ours = _threads() - before
-        assert len(ours) == 5, "one thread to list, two a GPU"
+        assert len(ours) == 3, "one thread to list, one for readings, one for activities, however many GPUs there are"
     await asyncio.to_thread(_wait, lambda: not ours & _threads())
     assert standin.count("init succeeded") == standin.count("nvmlShutdown") == 1
 
