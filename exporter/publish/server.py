@@ -7,7 +7,6 @@ import logging
 import re
 import time
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -17,6 +16,7 @@ from exporter.analysis.snapshot import Snapshot
 from exporter.publish.collector import Registry
 from exporter.publish.history import History
 from exporter.publish.page import add_page
+from exporter.publish.text import openmetrics_text, plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -107,12 +107,12 @@ def negotiate(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
     try:
         encoder, content_type = choose_encoder(accept)
     except (TypeError, ValueError):
-        return choose_encoder("")
+        encoder, content_type = choose_encoder("")
     if not _SPOKEN.fullmatch(content_type):
-        return choose_encoder("")
-    if isinstance(encoder, partial) and encoder.keywords.get("escaping") == "underscores":
-        # No name of ours needs it, so both write the same; this one looks at every letter and takes half as long again.
-        encoder = partial(encoder, escaping="allow-utf-8")
+        encoder, content_type = choose_encoder("")
+    if "escaping=dots" not in content_type and "escaping=values" not in content_type:
+        # No name of ours needs to be escaped, so all other ways write the same.
+        encoder = openmetrics_text if "openmetrics" in content_type else plain_text
     return encoder, content_type
 
 
