@@ -169,7 +169,8 @@ class Exporter:
                     log.exception("Judging failed; nothing is published until it works again")
                 self._judging = False
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), self.session.beat())
+                async with asyncio.timeout(self.session.beat()):
+                    await self._stopping.wait()
 
     def _reload_soon(self) -> None:
         reloading = asyncio.get_running_loop().create_task(self.reload())

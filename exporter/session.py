@@ -157,7 +157,8 @@ class Session:
         if self._http is not None:
             await self._http.close()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._save(), DISK_SECONDS)
+            async with asyncio.timeout(DISK_SECONDS):
+                await self._save()
         self._disk.retire()
 
     async def apply(self, config: Config) -> None:
@@ -275,7 +276,8 @@ class Session:
         if self._state is None:
             return
         with suppress(TimeoutError):
-            outcome = await asyncio.wait_for(self._disk.run(self._state.load), DISK_SECONDS)
+            async with asyncio.timeout(DISK_SECONDS):
+                outcome = await self._disk.run(self._state.load)
             for uuid, watts in (outcome.value or {}).items():
                 self.observer.restore_idle(uuid, watts)
 

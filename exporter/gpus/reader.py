@@ -151,7 +151,8 @@ class GpuReader:
         await self._quiet(STOP_CALLS_SECONDS)
         if not self._lister.busy:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._lister.run(self._source.close), STOP_CLOSE_SECONDS)
+                async with asyncio.timeout(STOP_CLOSE_SECONDS):
+                    await self._lister.run(self._source.close)
         for worker in self._workers():
             worker.retire()
         self._readings.retire()
@@ -185,7 +186,8 @@ class GpuReader:
             if troubled or not self._stuck:
                 await self._list()
             try:
-                await asyncio.wait_for(self._trouble.wait(), self._intervals.discover)
+                async with asyncio.timeout(self._intervals.discover):
+                    await self._trouble.wait()
             except TimeoutError:
                 troubled, failures = False, 0
                 continue

@@ -113,9 +113,16 @@ class Exporter:
                 await asyncio.sleep(0.05)
 
     async def ended(self, within: float = STOPS_WITHIN) -> int:
-        """Wait for the end; a failure when it takes longer."""
-        async with asyncio.timeout(within):
-            code = await self.process.wait()
+        """Wait for the end; when it takes longer, a failure that tells where it is."""
+        try:
+            async with asyncio.timeout(within):
+                code = await self.process.wait()
+        except TimeoutError:
+            # Python's fault handler writes down what every thread does.
+            self.process.send_signal(signal.SIGABRT)
+            await self.process.wait()
+            await self._reading
+            raise AssertionError(f"it has not ended within {within:g} s:\n{self.log}") from None
         await self._reading
         return code
 
@@ -151,7 +158,13 @@ async def serving(
         "--web.listen-address",
         "127.0.0.1:0",
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **(standin.environment if standin else {}), **(environment or {})},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONFAULTHANDLER": "1",
+            **(standin.environment if standin else {}),
+            **(environment or {}),
+        },
         stderr=asyncio.subprocess.PIPE,
     )
     exporter = Exporter(process, scheme)

@@ -118,6 +118,21 @@ async def test_it_stops_at_once_though_the_library_cannot_even_be_opened(standin
     await asyncio.to_thread(_wait, lambda: standin.count("init succeeded") == 1)
 
 
+@pytest.mark.parametrize("steps", range(12))
+async def test_it_stops_at_whatever_step_of_the_loop_it_is_told_to(standin: StandIn, steps: int) -> None:
+    # In the moment in which the failure to list is told, an end was once lost, and the process stayed for ever.
+    standin.say("- nvmlInit error=9")
+    read = asyncio.Event()
+    reader = GpuReader(NvmlSource(inventory=NOWHERE), lambda _: None, on_read=lambda *_: read.set())
+    await reader.start()
+    await read.wait()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    stopping = asyncio.create_task(reader.stop())
+    done, _ = await asyncio.wait({stopping}, timeout=5)
+    assert done
+
+
 async def test_a_hang_while_opening_again_is_told_and_ends_when_the_driver_answers(standin: StandIn) -> None:
     async with reading() as seen:
         await seen.rounds(1, A)
