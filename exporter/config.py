@@ -56,8 +56,9 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A named set of engines and the GPUs that serve them."""
 
     name: str = "default"
-    engines: tuple[Engine, ...] | Literal["auto"] = (Engine(url=DEFAULT_ENGINE_URL),)
-    """``auto``: the servers that are found among the processes on the GPUs."""
+    engines: tuple[Engine, ...] | Literal["auto", "pods"] = (Engine(url=DEFAULT_ENGINE_URL),)
+    """``auto``: the servers that are found among the processes on the GPUs; ``pods``: the pods of this node that say so
+    in their annotations."""
     gpus: tuple[int | str, ...] | Literal["all", "auto"] = "all"
     """NVML indices, UUIDs or PCI bus ids; ``all``: every GPU that no other deployment names; ``auto``: those on which
     the engines' processes run."""
@@ -200,9 +201,16 @@ def _contradictions(config: Config) -> Iterator[tuple[KeyPath, str]]:
             yield (*path, "name"), problem
         yield from _bad_gpus(deployment, (*path, "gpus"))
         if not deployment.engines:
-            yield (*path, "engines"), "expected at least one engine or 'auto', found an empty list"
+            yield (*path, "engines"), "expected at least one engine, 'auto' or 'pods', found an empty list"
         for at, engine in _engines(deployment, path):
             yield from _bad_engine(engine, at)
+    words: dict[str, int] = {}
+    for index, deployment in enumerate(config.deployments):
+        if isinstance(deployment.engines, str):
+            words.setdefault(deployment.engines, index)
+    if len(words) > 1:
+        second = ("deployments", max(words.values()), "engines")
+        yield second, "expected one of 'auto' and 'pods' in the whole configuration, found both"
     for uuid in config.gpus:
         if not _UUID.fullmatch(uuid):
             yield ("gpus", uuid), f"expected the UUID of a GPU such as {_EXAMPLE_UUID}, found {uuid[:60]!r}"
@@ -285,7 +293,7 @@ def _canonical(gpu: int | str) -> int | str:
 
 
 def _engines(deployment: Deployment, path: KeyPath) -> Iterator[tuple[KeyPath, Engine]]:
-    if deployment.engines != "auto":
+    if not isinstance(deployment.engines, str):
         for index, engine in enumerate(deployment.engines):
             yield (*path, "engines", index), engine
 
@@ -337,7 +345,7 @@ def _claims(config: Config) -> Iterator[tuple[str, object, KeyPath, object]]:
         if deployment.gpus == "all":
             yield "the claim to", "all", (*path, "gpus"), "all GPUs"
         elif deployment.gpus == "auto":
-            if deployment.engines == "auto":
+            if isinstance(deployment.engines, str):
                 yield "the claim to", "auto", (*path, "gpus"), "all servers that are found"
         else:
             for at, gpu in enumerate(deployment.gpus):

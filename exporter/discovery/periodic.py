@@ -26,14 +26,15 @@ INTERVAL = 30.0
 SOON = 1.0
 """Seconds between two looks while some GPU has not told its processes yet."""
 AT_REST = 300.0
-"""Seconds between two looks while the same processes hold the same GPUs and nothing is wanting."""
+"""Seconds between two looks while the same processes hold the same GPUs and nothing is wanting; pods come and go beside
+them."""
 STUCK = 20.0
-"""A look that takes longer hangs in ``/proc``."""
+"""A look that takes longer hangs."""
 
 
-def says_auto(config: Config) -> bool:
+def is_open(config: Config) -> bool:
     """Whether there is anything to discover."""
-    return any("auto" in (d.engines, d.gpus) for d in config.deployments)
+    return any(isinstance(d.engines, str) or d.gpus == "auto" for d in config.deployments)
 
 
 class Discovery:
@@ -80,14 +81,14 @@ class Discovery:
             self._task.cancel()
             self._task = None
         self._resolution = None
-        if not says_auto(config):
+        if not is_open(config):
             return config
         self._task = asyncio.get_running_loop().create_task(self._look_forever(config), name=SOURCE)
         return self.known(config, self._listed(config))
 
     def known(self, config: Config, listed: Mapping[str, tuple[str, ...]]) -> Config:
         """The configuration without ``auto``, from what was seen before."""
-        return self._discoverer.known(config, listed).config if says_auto(config) else config
+        return self._discoverer.known(config, listed).config if is_open(config) else config
 
     async def stop(self) -> None:
         """End it; a look that hangs is left behind."""
@@ -101,7 +102,7 @@ class Discovery:
         if self._task is None:
             return ()
         hangs = self._worker.busy and time.monotonic() - self._started_at > STUCK
-        failure = f"a look at /proc has not come back for {STUCK:g} s" if hangs else self._failure
+        failure = f"a look at the host has not come back for {STUCK:g} s" if hangs else self._failure
         notes = self._resolution.notes if self._resolution is not None else ()
         return (
             SourceView(
@@ -114,9 +115,10 @@ class Discovery:
 
     async def _look_forever(self, config: Config) -> None:
         began = time.monotonic()
+        pods = any(d.engines == "pods" for d in config.deployments)
         while True:
             conditions, complete = self._conditions()
-            if conditions and not self._at_rest(conditions):
+            if conditions and (pods or not self._at_rest(conditions)):
                 try:
                     await self._look(config, conditions)
                 except Exception as error:

@@ -19,6 +19,9 @@ INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 GPU_DEVICES = ("/dev/nvidia", "/dev/dxg")
 """What a process that uses a GPU holds open; the second on WSL."""
 _MOST_ARGUMENT_BYTES = 1 << 17
+_POD_GROUP = re.compile(r"[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})(?=[./])")
+"""As the kubelet names it: ``kubepods/burstable/podUID/``, or for systemd ``kubepods-burstable-podUID.slice`` with the
+dashes of the UID as underscores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +160,15 @@ class ProcessTable:
             return None
         except OSError:
             raise UnreadableError(f"/proc/{pid}/{name}") from None
+
+    def pod(self, pid: int) -> str | None:
+        """The UID of the pod that a process belongs to, from the name of its control group; ``None`` when of none."""
+        try:
+            groups = (self._read(pid, "cgroup") or b"").decode("ascii", "replace")
+        except UnreadableError:
+            return None
+        match = _POD_GROUP.search(groups)
+        return match[1].replace("_", "-") if match else None
 
     def holds_gpu(self, pid: int) -> bool | None:
         """Whether a process has a GPU's device open; ``None`` when its files may not be looked at."""

@@ -1,4 +1,4 @@
-"""From a configuration that says ``auto`` to one that names every engine and GPU."""
+"""From a configuration that says ``auto`` or ``pods`` to one that names every engine and GPU."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from exporter.config import Deployment, Engine
+from exporter.discovery.pods import ApiServer, PodsError
 from exporter.discovery.processes import GPU_DEVICES, ProcessTable
-from exporter.discovery.servers import Endpoint, Note, find_servers
+from exporter.discovery.servers import POD, Endpoint, Note, find_pods, find_servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,7 +26,8 @@ REMEMBER_SECONDS = 3600.0
 """A server that has gone keeps its place for this long, unless another takes one of its GPUs: that it is down must not
 look as if there had never been one."""
 UNNAMED = Deployment().name
-"""A deployment of this name, found altogether, is as many deployments as there are servers."""
+"""A deployment of this name is called like what is found; found altogether, it is as many deployments as there are
+servers."""
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})  # noqa: S104 - compared with, not listened on
 
 
@@ -78,7 +80,7 @@ class _Group:
 
 def _named(place: _Place) -> Iterable[tuple[str, Endpoint]]:
     for number, endpoint in enumerate(place.server.endpoints):
-        yield place.name if number == 0 else f"{place.name}/{number}", endpoint
+        yield endpoint.name or (place.name if number == 0 else f"{place.name}/{number}"), endpoint
 
 
 class Discoverer:
@@ -87,11 +89,18 @@ class Discoverer:
     Args:
         proc_root: where proc is mounted.
         gpu_devices: beginnings of the paths that a process which uses a GPU holds open.
+        api_server: tells the pods of this node.
     """
 
-    def __init__(self, proc_root: Path = Path("/proc"), gpu_devices: tuple[str, ...] = GPU_DEVICES) -> None:
+    def __init__(
+        self,
+        proc_root: Path = Path("/proc"),
+        gpu_devices: tuple[str, ...] = GPU_DEVICES,
+        api_server: ApiServer | None = None,
+    ) -> None:
         self._root = proc_root
         self._gpu_devices = gpu_devices
+        self._api_server = api_server or ApiServer()
         self._places: list[_Place] = []
         self._lock = Lock()
 
@@ -101,7 +110,7 @@ class Discoverer:
         conditions: Mapping[str, GpuCondition],
         listed: Mapping[str, tuple[str, ...]] | None = None,
     ) -> Resolution:
-        """Say which engines and GPUs ``auto`` means now. Reads ``/proc``, and may block.
+        """Say which engines and GPUs ``auto`` and ``pods`` mean now. Reads ``/proc``, asks for pods, and may block.
 
         Args:
             config: as configured.
@@ -109,12 +118,29 @@ class Discoverer:
             listed: for deployments that list their GPUs, the UUIDs of those that are there, by name of deployment.
                 Without it only UUIDs in the configuration are understood, no indices and bus ids.
         """
-        servers, notes = find_servers(ProcessTable(self._root, self._gpu_devices), conditions)
+        try:
+            servers, notes = self._find(config, conditions)
+        except PodsError as error:
+            # What was known of them stays as it was: not to be told is not to be told that they are gone.
+            known = self.known(config, listed or {})
+            return Resolution(known.config, (Note("no_pods", str(error), blind=True), *known.notes))
         now = max((condition.t for condition in conditions.values()), default=0.0)
         with self._lock:
             self._remember(servers, now, _names_in(config))
             known = self._known(config, listed or {}, now)
         return Resolution(known.config, tuple(dict.fromkeys((*notes, *known.notes))))
+
+    def _find(
+        self, config: Config, conditions: Mapping[str, GpuCondition]
+    ) -> tuple[tuple[Server, ...], tuple[Note, ...]]:
+        table = ProcessTable(self._root, self._gpu_devices)
+        wanting = [d for d in config.deployments if d.engines == "pods"]
+        if not wanting:
+            return find_servers(table, conditions)
+        pods, problems = self._api_server.pods()
+        placing = any(d.gpus != "all" for d in wanting) or any(d.gpus == "auto" for d in config.deployments)
+        servers, notes = find_pods(table, conditions, pods, placing=placing)
+        return servers, (*(Note("annotation", text, blind=True) for text in problems), *notes)
 
     def known(self, config: Config, listed: Mapping[str, tuple[str, ...]]) -> Resolution:
         """As :meth:`resolve`, from what was seen before; does not block."""
@@ -150,7 +176,8 @@ class Discoverer:
                 self._places.append(_Place(self._new_name(server, reserved), server, now))
         taken = {uuid for place in self._places if place not in vacant for uuid in place.gpus}
         for place in vacant:
-            if place.gpus & taken or now - place.seen > REMEMBER_SECONDS:
+            # Of a pod that crashes Kubernetes goes on to tell: one that is not told was meant to go.
+            if place.server.kind == POD or place.gpus & taken or now - place.seen > REMEMBER_SECONDS:
                 self._places.remove(place)
 
     def _new_name(self, server: Server, reserved: frozenset[str]) -> str:
@@ -189,7 +216,7 @@ class _Assignment:
 
     def _deal(self, deployment: Deployment) -> tuple[Deployment, ...]:
         engines, gpus = deployment.engines, deployment.gpus
-        if engines != "auto":
+        if not isinstance(engines, str):
             mine = self._take_by_address(deployment, engines)
             if gpus != "auto":
                 return (deployment,)
@@ -197,7 +224,9 @@ class _Assignment:
             return (replace(deployment, gpus=tuple(dict.fromkeys(g for group in mine for g in group.gpu_list()))),)
         if gpus != "auto":
             mine = self._take_by_gpus(deployment)
-            return (replace(deployment, engines=tuple(e for group in mine for e in group.engines())),)
+            found = " + ".join(sorted(place.name for group in mine for place in group.places))
+            name = found if found and deployment.name == UNNAMED else deployment.name
+            return (replace(deployment, name=name, engines=tuple(e for group in mine for e in group.engines())),)
         mine, self._groups = self._free_of_others(deployment), []
         if deployment.name == UNNAMED:
             return tuple(
@@ -227,7 +256,7 @@ class _Assignment:
         mine = []
         for group in self._free_of_others(deployment):
             owned = self._owned.get(deployment.name)
-            if owned is not None and not group.gpus <= owned:
+            if owned is not None and not (group.gpus and group.gpus <= owned):
                 if group.gpus & owned:
                     text = f"{deployment.name}: {_names(group)} runs on GPUs that the deployment does not have, too"
                     self.notes.append(Note("foreign_gpus", text, blind=True))
@@ -273,7 +302,7 @@ def _names_in(config: Config) -> frozenset[str]:
 
 def _breadth(deployment: Deployment) -> int:
     """How much a deployment would take: named engines first, then what is on listed GPUs, then the rest."""
-    if deployment.engines != "auto":
+    if not isinstance(deployment.engines, str):
         return 0
     return {"all": 2, "auto": 3}.get(deployment.gpus, 1) if isinstance(deployment.gpus, str) else 1
 

@@ -14,12 +14,14 @@ from exporter.discovery.sockets import host_and_port
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from exporter.discovery.pods import Pod
     from exporter.discovery.processes import Process, ProcessTable
     from exporter.discovery.sockets import Listener
     from exporter.readings import GpuCondition
 
 HIDDEN_MEMORY_BYTES = 2 * 2.0**30
 """A GPU without any process that is told holds less than this: the driver's own share is below 1 GiB."""
+POD = "pod"
 _LISTED = 4
 """Of many things that share a fate, so many are named."""
 
@@ -42,6 +44,8 @@ class Endpoint:
     url: str
     count_tokens: bool = True
     """False: another node's exporter counts them."""
+    name: str = ""
+    """Of the engine, where it is known; else it is called like its deployment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,7 @@ class Server:
     """A running inference server, as far as it can be seen from this host."""
 
     kind: str
+    """A kind of server, or ``pod``: one or several that Kubernetes tells."""
     pid: int
     model: str
     """Empty when its command line does not say."""
@@ -58,7 +63,7 @@ class Server:
     gpus: Mapping[str, tuple[str, ...]]
     """UUIDs of the GPUs that its processes are on, with the ranks that they have on each as far as titles tell."""
     unplaced: tuple[str, ...] = ()
-    """Processes of it that compute, but on no GPU that is visible here."""
+    """What of it computes, but on no GPU that is visible here."""
 
 
 @dataclass(slots=True)
@@ -114,6 +119,44 @@ def find_servers(
     servers = (_server(look, pid, *started_as, gpus_of[pid], placed) for pid, started_as in kinds.items())
     running = sorted((s for s in servers if s is not None), key=lambda s: (s.port, s.pid))
     return tuple(running), look.said()
+
+
+def find_pods(
+    table: ProcessTable, conditions: Mapping[str, GpuCondition], pods: Sequence[Pod], *, placing: bool
+) -> tuple[tuple[Server, ...], tuple[Note, ...]]:
+    """Make a server of the pods of each deployment, and find the GPUs that their processes are on.
+
+    Args:
+        table: a fresh look at the processes.
+        conditions: the last condition of every GPU that can be read, by UUID.
+        pods: that run on this node.
+        placing: whether it must be known on which GPUs they are.
+
+    Returns:
+        The servers in the order of their names, and what could not be seen and why.
+    """
+    look = _Look(table)
+    gpus_of: dict[str | None, set[str]] = defaultdict(set)
+    for uuid, condition in conditions.items() if placing else ():
+        for pid in _pids(look, uuid, condition):
+            if _line(look, pid, uuid):
+                gpus_of[table.pod(pid)].add(uuid)
+    members: dict[str, list[Pod]] = defaultdict(list)
+    for pod in pods:
+        members[pod.deployment].append(pod)
+    servers = tuple(
+        Server(
+            kind=POD,
+            pid=0,
+            model=deployment,
+            port=of[0].port,
+            endpoints=tuple(Endpoint(pod.url, name=pod.name) for pod in of),
+            gpus=dict.fromkeys(sorted(set().union(*(gpus_of[pod.uid] for pod in of))), ()),
+            unplaced=tuple(pod.name for pod in of if placing and not gpus_of[pod.uid]),
+        )
+        for deployment, of in sorted(members.items())
+    )
+    return servers, look.said()
 
 
 def _pids(look: _Look, uuid: str, condition: GpuCondition) -> Iterable[int]:

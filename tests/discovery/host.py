@@ -80,6 +80,7 @@ class Host:
         network: Namespace | None = None,
         environment: dict[str, str] | None = None,
         name: str = "python3",
+        group: str = "/system.slice/ssh.service",
     ) -> int:
         folder = self.root / str(pid)
         (folder / "fd").mkdir(parents=True)
@@ -90,6 +91,7 @@ class Host:
         tail = "\0" * 20 if "::" in argv[0] else "\0"
         (folder / "cmdline").write_text("\0".join(argv) + tail)
         (folder / "environ").write_text("".join(f"{k}={v}\0" for k, v in (environment or {}).items()))
+        (folder / "cgroup").write_text(f"0::{group}\n")
         (folder / "ns" / "net").symlink_to(network.key)
         (folder / "fd" / "0").symlink_to("/dev/null")
         (folder / "fd" / "5").symlink_to("socket:[99999]")

@@ -20,6 +20,7 @@ from exporter.config import parse
 from tests.helm.chart import CHART, pod, render, the, values
 
 AUTO = {"config": {"deployments": [{"engines": "auto", "gpus": "auto"}]}}
+POD_ENGINES = {"config": {"deployments": [{"engines": "pods", "gpus": "all"}]}}
 NAMED = {"config": {"deployments": [{"name": "a", "engines": [{"url": "http://engine:8000"}]}]}}
 
 
@@ -48,6 +49,30 @@ class TestHostProcesses:
 
     def test_and_only_then(self) -> None:
         assert "hostPID" not in pod(render(NAMED))
+        assert "hostPID" not in pod(render(POD_ENGINES))
+
+    def test_they_are_shared_where_pods_are_on_some_of_the_gpus(self) -> None:
+        for gpus in ("auto", [0, 1]):
+            given = {"config": {"deployments": [{"name": "a", "engines": "pods", "gpus": gpus}]}}
+            assert pod(render(given))["hostPID"] is True
+
+
+class TestPodsAsEngines:
+    def test_it_may_list_pods_and_knows_its_node(self) -> None:
+        manifests = render(POD_ENGINES)
+        assert pod(manifests)["automountServiceAccountToken"] is True
+        node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+        assert node in container(POD_ENGINES)["env"]
+        assert the("ClusterRole", manifests)["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]}]
+        binding = the("ClusterRoleBinding", manifests)
+        assert binding["roleRef"]["name"] == the("ClusterRole", manifests)["metadata"]["name"]
+        assert binding["subjects"] == [
+            {"kind": "ServiceAccount", "name": pod(manifests)["serviceAccountName"], "namespace": "monitoring"}
+        ]
+
+    def test_and_only_where_it_asks(self) -> None:
+        assert not {m["kind"] for m in render(AUTO)} & {"ClusterRole", "ClusterRoleBinding"}
+        assert "NODE_NAME" not in [variable["name"] for variable in container(AUTO)["env"]]
 
 
 class TestSecurity:
@@ -74,7 +99,7 @@ class TestSecurity:
 
 
 class TestExporter:
-    @pytest.mark.parametrize("given", [AUTO, NAMED, values("large")])
+    @pytest.mark.parametrize("given", [AUTO, NAMED, POD_ENGINES, values("large")])
     def test_its_configuration_is_right(self, given: dict[str, Any]) -> None:
         text = the("ConfigMap", render(given, dashboards={"enabled": False}))["data"]["wattline.yml"]
         assert parse(text, "wattline.yml").state_file == "/var/lib/wattline/state.json"

@@ -47,6 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
     "small": values("small"),
     "large": values("large"),
     "everything": EVERYTHING,
+    "pods": {"config": {"deployments": [{"engines": "pods", "gpus": "all"}]}},
     "service monitor": {"serviceMonitor": {"enabled": True}},
     "bare": {
         "service": {"enabled": False},

@@ -40,10 +40,19 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
-{{- /* "true" when something is to be discovered: only then the host's process ids are needed. */ -}}
+{{- /* "true" when processes are to be looked at: only then the host's process ids are needed. */ -}}
 {{- define "wattline.discovers" -}}
 {{- range .Values.config.deployments -}}
-{{- if or (eq (toString .engines) "auto") (eq (toString .gpus) "auto") -}}true{{- end -}}
+{{- $engines := toString .engines -}}
+{{- $gpus := toString (default "all" .gpus) -}}
+{{- if or (eq $engines "auto") (eq $gpus "auto") (and (eq $engines "pods") (ne $gpus "all")) -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* "true" when the API server is asked for pods. */ -}}
+{{- define "wattline.asks" -}}
+{{- range .Values.config.deployments -}}
+{{- if eq (toString .engines) "pods" -}}true{{- end -}}
 {{- end -}}
 {{- end -}}
 
