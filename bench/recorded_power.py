@@ -1,7 +1,7 @@
 """How true is the mean power of 15 s, on recordings of a real H200? Against its energy counter over the same seconds.
 
-The counter was recorded with every reading; Wattline reads it every 10 s only and lets power carry it on in between,
-and that is what is fed here. ``bench.truth`` does the same live, on a GPU.
+The counter was recorded with every reading. On a host of eight such GPUs Wattline reads it every 10 s only and lets
+power carry it on in between, and that is what is fed here. ``bench.truth`` does the same live, on a GPU.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import math
 import re
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -349,9 +349,26 @@ def _answers(attempt: Attempt, **values: Any) -> Attempt:
 ENERGY = _Question(
     "energy",
     (_simple("nvmlDeviceGetTotalEnergyConsumption", "energy_joules", from_milli),),
-    # 4 ms of a CPU on an H200, where the driver spins until the GPU's own processor has answered.
+    # At the least. See energy_every().
     every=10.0,
 )
+ENERGY_SHARE = 0.0026
+"""Of one CPU, for the energy of all GPUs."""
+
+
+def energy_every(seconds: float, gpus: int) -> float:
+    """How often to read energy: where a call is dear, and there are many GPUs, less often.
+
+    On an H200 the driver spins for 3 to 4 ms until the GPU's own processor has answered: every second for one, every
+    10 s for eight.
+
+    Args:
+        seconds: that one call takes.
+        gpus: how many there are.
+    """
+    return min(ENERGY.every, float(math.floor(seconds * gpus / ENERGY_SHARE)))
+
+
 SAMPLE = (
     _Question("power", (_simple("nvmlDeviceGetPowerUsage", "power_watts", from_milli),)),
     _Question("power_instant", (_power_instant,)),
@@ -640,7 +657,8 @@ class NvmlSource:
     Args:
         clock: monotonic seconds, for the ``t`` of readings.
         gpm: whether to read activity, where the GPU has it (Hopper and newer).
-        energy_every: seconds from one reading of the energy counter to the next. Samples in between have no energy.
+        energy_every: seconds from one reading of the energy counter to the next, instead of what
+            :func:`energy_every` makes of the time that it takes. Samples in between have no energy.
         inventory: folder with an entry for each GPU that the kernel driver holds. NVML may list only those that were
             there when it was opened: a change here opens it anew.
     """
@@ -651,13 +669,15 @@ class NvmlSource:
         self,
         clock: Callable[[], float] = time.monotonic,
         inventory: Path = Path("/proc/driver/nvidia/gpus"),
-        energy_every: float = ENERGY.every,
+        energy_every: float | None = None,
         gpm: bool = True,
     ) -> None:
         self._clock = clock
         self._inventory = inventory
         self._gpm = gpm
-        self._energy = replace(ENERGY, every=energy_every)
+        self._energy = ENERGY if energy_every is None else replace(ENERGY, every=energy_every)
+        self._energy_took: deque[float] | None = deque(maxlen=16) if energy_every is None else None
+        """Seconds of the last calls: the shortest of them was not held up by anything."""
         self._gate = threading.Lock()
         """Held while the library is opened or closed, and for an instant on the way into and out of the driver."""
         self._inside = 0
@@ -709,7 +729,12 @@ class NvmlSource:
         """
         with self._visit(uuid) as visit, TURN.kept():
             # Energy first and the time after it: it is the slow one, and its delta is divided by one of time.
+            began = time.perf_counter()
             visit.ask(self._energy)
+            if "energy_joules" in visit.values and self._energy_took is not None:
+                self._energy_took.append(time.perf_counter() - began)
+                every = energy_every(min(self._energy_took), len(self._gpus))
+                self._energy = replace(ENERGY, every=every)
             t = self._clock()
             visit.ask(*SAMPLE)
             visit.end()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pynvml
 import pytest
 
@@ -205,8 +207,35 @@ def test_a_buffer_that_is_larger_than_expected_is_read_whole(
     assert source.sample(uuid(0)).power_samples_watts == (70.0, 80.0)
 
 
-def test_dear_readings_are_left_out_of_most_samples(source: NvmlSource, standin: StandIn, clock: Clock) -> None:
-    # A driver that spins for 4 ms for the energy of one GPU may not be asked by every sample of eight.
+@pytest.mark.parametrize(
+    ("seconds", "gpus", "every"),
+    [
+        (0.000_002, 8, 0.0),  # A counter in memory, as on older GPUs: at every sample.
+        (0.0041, 1, 1.0),  # One H200: 0.4 % of a CPU.
+        (0.0041, 2, 3.0),
+        (0.0041, 8, 10.0),  # Eight of them at every sample: 3.3 % of a CPU, beside a server that needs it.
+        (0.5, 8, 10.0),  # Rather too much of a CPU than no energy.
+    ],
+)
+def test_the_dearer_energy_is_the_less_often_it_is_read(seconds: float, gpus: int, every: float) -> None:
+    assert nvml.energy_every(seconds, gpus) == every
+
+
+def test_what_energy_costs_is_measured(standin: StandIn, clock: Clock) -> None:
+    standin.say("* nvmlDeviceGetTotalEnergyConsumption delay_us=6000")
+    source = NvmlSource(clock, inventory=NOWHERE)
+    source.discover()
+    with_energy = []
+    for second in range(40):
+        clock.now = 12.5 + second
+        with_energy += [second] if source.sample(uuid(0)).energy_joules is not None else []
+    # 2 GPUs x 6 ms / 0.0026 = 4.6 s; on a machine that is busy a call takes longer, never shorter.
+    assert 4 <= min(b - a for a, b in pairwise(with_energy)) < 10
+
+
+def test_dear_readings_are_left_out_of_most_samples(standin: StandIn, clock: Clock) -> None:
+    source = NvmlSource(clock, inventory=NOWHERE, energy_every=10.0)
+    source.discover()
     with_energy, with_buffer = [], []
     for second in range(21):
         clock.now = 12.5 + second + 0.05 * (second % 2)  # A schedule jitters.
