@@ -315,4 +315,5 @@ class EngineTrack:
             generation_tokens_total=self.generation.total if self.engine.count_tokens else None,
             scheduler_idle_ratio=idle if idle is None or math.isfinite(idle) else None,
             work=work.low if certain and work is not None else None,
+            counted_here=self.engine.count_tokens,
         )

@@ -118,8 +118,12 @@ class GpuTrack:
             self._published.carry(by_power)
             self._accrued.carry(by_power)
             return
-        if self._counter is None:
+        if self._counter is None and self._published.value == 0:
             self._published = CarriedTotal(sample.energy_joules)
+        elif self._counter is None:
+            # It comes late: what was published by power goes on from where it is.
+            self._published.settle(None, by_power)
+            self._accrued.settle(None, by_power)
         else:
             since, last = self._counter
             delta = sample.energy_joules - last
@@ -224,6 +228,18 @@ class GpuTrack:
     def utilization_mean(self, start: float) -> float | None:
         """Mean utilisation since ``start``."""
         return mean([s.utilization_ratio for s in self.samples_since(start)])
+
+    def utilization_believed(self, start: float) -> float | None:
+        """Mean utilisation since ``start`` where it may say that nothing runs; ``None`` where something tells better.
+
+        That is an idle floor that is known. On a GPU that MIG cuts up, utilisation is not that of its instances.
+        """
+        floor = self.idle_floor()
+        if self.identity.mig or (floor is not None and floor.source != "assumed"):
+            return None
+        samples = self.samples_since(start)
+        obtained = sum(s.utilization_ratio is not None for s in samples)
+        return self.utilization_mean(start) if samples and obtained >= MIN_COVERAGE * len(samples) else None
 
     def reason_share(self, start: float, reasons: frozenset[str]) -> float | None:
         """Share of the 1 s readings since ``start`` in which any of ``reasons`` held the clocks."""

@@ -21,6 +21,7 @@ from exporter.readings import EngineReading, GpuActivity, GpuCondition, GpuIdent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from exporter.analysis.engine import Work
     from exporter.analysis.plan import DeploymentPlan, Plan
     from exporter.analysis.snapshot import EngineView, SourceView
     from exporter.readings import Reading
@@ -131,7 +132,7 @@ class Observer:
         if not known or len(known) < len(stretches):
             return
         start, end = max(s[0] for s in known), min(s[1] for s in known)
-        uuids, _ = self.members(next(d for d in self.plan.deployments if d.name == deployment))
+        uuids, _ = self._memberships()[deployment]
         for uuid in uuids:
             self.gpus[uuid].learn_idle(start + IDLE_SETTLE, end)
 
@@ -151,6 +152,20 @@ class Observer:
                 found.append(uuid)
         return tuple(found), tuple(missing)
 
+    def _memberships(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+        """As :meth:`members`, by deployment. A GPU is the first one's that names it, by whatever name."""
+        owners: dict[str, str] = {}
+        found: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        for deployment in self.plan.deployments:
+            uuids, missing = self.members(deployment)
+            taken = [u for u in uuids if u in owners]
+            found[deployment.name] = (
+                tuple(u for u in uuids if u not in owners),
+                (*missing, *(f"{u} (it belongs to {owners[u]})" for u in taken)),
+            )
+            owners |= {u: deployment.name for u in uuids if u not in owners}
+        return found
+
     def _in_order(self) -> list[str]:
         return sorted(self.gpus, key=lambda u: (self.gpus[u].identity.index, u))
 
@@ -158,7 +173,7 @@ class Observer:
 
     def judge(self, now: float, sources: Iterable[SourceView] = ()) -> Snapshot:
         """Everything that is known and believed at ``now``; adds the time since the last call to the state counters."""
-        membership = {d.name: self.members(d) for d in self.plan.deployments}
+        membership = self._memberships()
         owner = {u: name for name, (uuids, _) in membership.items() for u in uuids}
         gpus = {u: self.gpus[u].view(now, owner.get(u, "")) for u in self._in_order()}
         deployments = tuple(self._judge(d, *membership[d.name], gpus, now) for d in self.plan.deployments)
@@ -204,6 +219,7 @@ class Observer:
             power_watts=totals.power,
             power_limit_watts=totals.limit,
             work=evidence.work_now_low if evidence.work_now_low == evidence.work_now_high else None,
+            work_counted=_sum(e.view(now).work for e in engines if e.engine.count_tokens),
             tokens_per_second=tokens,
             tokens_per_watt=per_watt,
             joules_per_token={k: 1 / v for k, v in per_watt.items() if v > 0},
@@ -217,10 +233,9 @@ class Observer:
         # After a leap of the clock or a suspend nobody knows what was going on: that time belongs to no state.
         if 0 < elapsed <= max(3.0, 3 * self.plan.sample_interval):
             ledger.seconds[state] += elapsed
-        for uuid in uuids:
-            total = self.gpus[uuid].accrued_joules
-            ledger.joules[state] += total - ledger.energy_seen.get(uuid, total)
-            ledger.energy_seen[uuid] = total
+        # What a GPU draws while it is another deployment's is never this one's, also when it comes back.
+        seen, ledger.energy_seen = ledger.energy_seen, {u: self.gpus[u].accrued_joules for u in uuids}
+        ledger.joules[state] += sum(total - seen.get(u, total) for u, total in ledger.energy_seen.items())
         if state is not ledger.state or ledger.since == 0.0:
             ledger.state, ledger.since = state, now
 
@@ -253,7 +268,7 @@ class Observer:
             power_unknown=_why_power(gpus),
             tdp_fraction=totals.tdp_fraction,
             active_power_fraction=totals.active_fraction,
-            busiest_utilization=_greatest(self.gpus[u].utilization_mean(start) for u in uuids),
+            busiest_utilization=_greatest(self.gpus[u].utilization_believed(start) for u in uuids),
             idlest_active_fraction=_least(g.active_power_fraction for g in gpus),
             busiest_tdp_fraction=_greatest(g.tdp_fraction for g in gpus),
             busiest_active_fraction=_greatest(g.active_power_fraction for g in gpus),
@@ -346,6 +361,9 @@ class Observer:
         powers: list[float] = []
         for engine, polls in zip(counted, polled, strict=True):
             stretches: list[tuple[float, float]] = []
+            told = [t.between(*polls).rate() for t in (engine.prompt.spans, engine.generation.spans)]
+            if told == [None, None] and _may_hold(engine.work_now(now)):
+                return {}, {}  # It makes tokens and does not tell how many: the others' are not the whole.
             for kind, tokens in (("prompt", engine.prompt.spans), ("generation", engine.generation.spans)):
                 if (rate := tokens.between(*polls).rate()) is not None:
                     rates[kind] = rates.get(kind, 0.0) + rate
@@ -420,6 +438,10 @@ def _greatest(values: Iterable[float | None]) -> float | None:
 def _least(values: Iterable[float | None]) -> float | None:
     """The least of those that are known."""
     return min((v for v in values if v is not None), default=None)
+
+
+def _may_hold(work: Work | None) -> bool:
+    return work is None or work.high is None or work.high > 0
 
 
 def _why_gpus(gpus: list[GpuView], missing: tuple[str, ...]) -> str:

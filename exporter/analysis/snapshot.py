@@ -105,6 +105,8 @@ class EngineView:
     scheduler_idle_ratio: float | None = None
     work: float | None = None
     """Requests it holds now by the best signal; ``None`` when that cannot be told."""
+    counted_here: bool = True
+    """False: it is read for its load only, and another exporter counts its requests and tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,9 @@ class DeploymentView:
     power_watts: float | None = None
     power_limit_watts: float | None = None
     work: float | None = None
+    """Requests held now by the best signal."""
+    work_counted: float | None = None
+    """Those of engines that no other exporter counts: what may be added up over hosts."""
     tokens_per_second: dict[str, float] = field(default_factory=dict)
     """By kind: prompt, generation."""
     tokens_per_watt: dict[str, float] = field(default_factory=dict)

@@ -28,7 +28,7 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     long_stall_seconds: Annotated[float, Meta(ge=0.0)] = 300.0
     """Requests held and not one token for so long is a stall at any power: no prompt takes five minutes a chunk."""
     unfed_utilization: Ratio = 0.02
-    """Busiest GPU below it over the window, with work held: nothing runs there, whatever its idle floor may be."""
+    """Busiest GPU below it over the window, with work held: nothing runs there, whatever idle floor was assumed."""
     unfed_tdp_fraction: Ratio = 0.60
     """Unless the board draws more than any idle board does (an L4 idles at 0.50): then utilisation is not believed."""
     low_tdp_fraction: Ratio = 0.45

@@ -73,6 +73,12 @@ def _engine(name: str) -> Callable[[EngineView], float | None]:
     return lambda e: getattr(e.reading, name) if e.reading and e.reading.up else None
 
 
+def _counted(name: str) -> Callable[[EngineView], float | None]:
+    """What is added up over engines: of an engine that several exporters read, one tells it."""
+    read = _engine(name)
+    return lambda e: read(e) if e.counted_here else None
+
+
 def _bool(value: bool | None) -> float | None:
     return None if value is None else float(value)
 
@@ -234,8 +240,8 @@ ENGINE_FAMILIES: tuple[Family[EngineView], ...] = (
         "1 when the last scrape of the engine gave usable metrics.",
         lambda e: float(e.reading is not None and e.reading.up),
     ),
-    Family("engine_running_requests", "Requests that run now.", _engine("running")),
-    Family("engine_queued_requests", "Requests that wait now.", _engine("queued")),
+    Family("engine_running_requests", "Requests that run now.", _counted("running")),
+    Family("engine_queued_requests", "Requests that wait now.", _counted("queued")),
     Family("engine_kv_cache_usage_ratio", "Share of the KV cache in use.", _engine("kv_cache_usage_ratio")),
     Family(
         "engine_prompt_tokens",
@@ -271,7 +277,7 @@ DEPLOYMENT_FAMILIES: tuple[Family[DeploymentView], ...] = (
     Family(
         "power_limit_watts", "Sum of the limits of the deployment's GPUs on this host.", lambda d: d.power_limit_watts
     ),
-    Family("deployment_work_requests", "Requests held now, by the best signal.", lambda d: d.work),
+    Family("deployment_work_requests", "Requests held now, by the best signal.", lambda d: d.work_counted),
     Family("deployment_gpus", "GPUs of the deployment on this host.", lambda d: float(len(d.gpus))),
     Family(
         "deployment_gpus_unresolved",

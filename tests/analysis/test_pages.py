@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.analysis.plan import DeploymentPlan, EnginePlan
+from exporter.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride
 from exporter.analysis.snapshot import State
-from exporter.readings import EngineReading
-from tests.analysis.build import PLAN, Bench, only
+from exporter.readings import EngineReading, GpuIdentity
+from tests.analysis.build import PLAN, Bench, only, uuid
 
 BAD = {State.IDLE_WHILE_BUSY, State.STALLED, State.LOW_POWER}
 
@@ -96,6 +96,27 @@ def test_utilisation_0_at_high_power_is_not_believed() -> None:
     bench = Bench()
     bench.sample = replace(bench.sample, utilization_ratio=0.0)
     assert only(bench.run(70, watts=500, work=64, tokens_per_second=5000)).state is State.WORKING
+
+
+def test_on_a_gpu_that_mig_cuts_up_utilisation_0_says_nothing() -> None:
+    bench = Bench(gpus=1, limit=700.0, identity=GpuIdentity(uuid="", index=0, mig=True))
+    bench.sample = replace(bench.sample, utilization_ratio=0.0)
+    assert only(bench.run(90, watts=350, work=64, tokens_per_second=1000)).state is State.WORKING
+
+
+def test_a_known_idle_floor_tells_better_than_utilisation_0() -> None:
+    """350 of 700 W, 260 W above the floor: whatever does not count as utilisation there draws that."""
+    bench = Bench(plan=replace(PLAN, overrides={uuid(0): GpuOverride(idle_power_watts=90.0)}), gpus=1, limit=700.0)
+    bench.sample = replace(bench.sample, utilization_ratio=0.0)
+    assert only(bench.run(90, watts=350, work=64, tokens_per_second=1000)).state is State.WORKING
+
+
+def test_one_utilisation_0_among_readings_that_failed_is_no_mean() -> None:
+    bench = Bench(gpus=1, limit=700.0)
+    bench.sample = replace(bench.sample, utilization_ratio=0.0)
+    bench.run(15, watts=350, work=64, tokens_per_second=1000)
+    bench.sample = replace(bench.sample, utilization_ratio=None)
+    assert only(bench.run(50, watts=350, work=64, tokens_per_second=1000)).state is State.WORKING
 
 
 def test_several_servers_behind_one_address_are_unknown_and_told() -> None:

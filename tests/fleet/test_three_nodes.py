@@ -179,15 +179,17 @@ def test_power_and_limits_are_added_over_hosts(fleet: Fleet) -> None:
     assert fraction["glm5"] == pytest.approx(87 / 600, rel=0.06)
 
 
-def test_the_tokens_of_the_head_are_counted_once(fleet: Fleet) -> None:
+def test_what_the_head_does_is_counted_once(fleet: Fleet) -> None:
     """Both exporters read the head's engine; only the head's own counts."""
 
     def instances(name: str) -> list[str]:
         return sorted(values(fleet.prometheus.query, f'{name}{{deployment="glm5"}}', "instance"))
 
-    wait_for("both loads", lambda: instances("wattline_engine_running_requests") == sorted(fleet.addresses[:2]))
-    wait_for("the tokens", lambda: instances("wattline_engine_generation_tokens_total"))
-    assert instances("wattline_engine_generation_tokens_total") == [fleet.addresses[0]]
+    wait_for("both engines", lambda: instances("wattline_engine_up") == sorted(fleet.addresses[:2]))
+    counted = ("engine_running_requests", "deployment_work_requests", "engine_generation_tokens_total")
+    for name in counted:
+        wait_for(name, lambda name=name: instances(f"wattline_{name}"))  # type: ignore[misc]
+        assert instances(f"wattline_{name}") == [fleet.addresses[0]]
 
     def rate() -> float:
         return values(fleet.prometheus.query, "deployment:wattline_generation_tokens:rate5m").get("glm5", 0.0)
