@@ -143,7 +143,8 @@ def _session(config: Config, *, persist: bool = False, on_read: Callable[[str, f
     from exporter.gpus.nvml import NvmlSource
     from exporter.session import Session
 
-    return Session(config, NvmlSource(gpm=config.gpm), persist=persist, on_read=on_read)
+    source = NvmlSource(gpm=config.gpm) if config.nvml else None
+    return Session(config, source, persist=persist, on_read=on_read)
 
 
 def _targets(options: argparse.Namespace) -> Config:

@@ -85,6 +85,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Between two readings of a GPU's power."""
     engine_interval: float = 5.0
     """Between two scrapes of an engine."""
+    nvml: bool = True
+    """Whether there are GPUs to read on this host. Taken at the start only."""
     gpm: bool = True
     """Whether to read SM, tensor and DRAM activity (Hopper and newer). Taken at the start only."""
     state_file: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,7 +89,7 @@ class Session:
 
     Args:
         config: what to watch.
-        source: the GPUs.
+        source: the GPUs; ``None`` on a host that is to have none.
         clock: the clock of all readings, in seconds.
         speed: how many seconds of that clock pass in a real one.
         on_read: is told the name of a source and the seconds that one reading took.
@@ -99,7 +100,7 @@ class Session:
     def __init__(
         self,
         config: Config,
-        source: GpuSource,
+        source: GpuSource | None,
         *,
         clock: Callable[[], float] = time.monotonic,
         speed: float = 1.0,
@@ -137,14 +138,15 @@ class Session:
         """Begin to read, from what an earlier run has learned."""
         await self._restore(self._configured)
         self._http = open_session()
-        self._reader = GpuReader(
-            self._source,
-            self.take,
-            intervals=self._intervals(),
-            clock=self.clock,
-            on_read=self._on_read or (lambda *_: None),
-        )
-        await self._reader.start()
+        if self._source is not None:
+            self._reader = GpuReader(
+                self._source,
+                self.take,
+                intervals=self._intervals(),
+                clock=self.clock,
+                on_read=self._on_read or (lambda *_: None),
+            )
+            await self._reader.start()
         await self.apply(self._configured)
 
     async def stop(self) -> None:
@@ -264,7 +266,8 @@ class Session:
         now = self.clock()
         if now - self._saved_at > SAVE_EVERY:
             self._saving = asyncio.create_task(self._save())
-        return self.observer.judge(now, self.sources(now))
+        snapshot = self.observer.judge(now, self.sources(now))
+        return snapshot if self._source is not None else replace(snapshot, watches_gpus=False)
 
     async def _restore(self, config: Config) -> None:
         """Begin from what the configured state file tells, if it is another one than before."""

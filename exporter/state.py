@@ -14,6 +14,7 @@ import stat
 import tempfile
 import time
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -45,11 +46,15 @@ class StateFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = Path(os.path.realpath(path))
         self._looked = self._cleared = False
         self._foreign = False
         """What is there is not ours, and is not to be overwritten."""
         self._failed = ""
+
+    @cached_property
+    def _file(self) -> Path:
+        # Not before it is asked for: the disk may hang already here.
+        return Path(os.path.realpath(self.path))
 
     def load(self) -> dict[str, float]:
         """The idle floors in watts by UUID; empty when there is no usable file. Changes nothing on the disk."""

@@ -172,6 +172,9 @@ class Document:
             raise ConfigError(self.filename, "holds more values than any configuration does", line=self._lines[path])
         if isinstance(node, yaml.ScalarNode) and not _encodable(node.value):
             raise self.error(path, "expected text, found half of a surrogate pair")
+        if isinstance(node, yaml.ScalarNode) and "\0" in node.value:
+            # YAML may write it, and no path and no address may hold it.
+            raise self.error(path, "expected text, found a NUL character in it")
         if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
             return self._build_mapping(node, path)
         if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":

@@ -168,3 +168,5 @@ class Snapshot:
     engines: tuple[EngineView, ...] = ()
     deployments: tuple[DeploymentView, ...] = ()
     sources: tuple[SourceView, ...] = ()
+    watches_gpus: bool = True
+    """False: this host is to have none."""

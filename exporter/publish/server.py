@@ -35,7 +35,8 @@ GZIP_LEVEL = 1
 class Publication:
     """What is served: the last snapshot and its renderings, made once however many ask.
 
-    ``ready`` becomes true with the first complete reading and false while every GPU source is stale.
+    ``ready`` becomes true with the first complete reading and false while every GPU source is stale; on a host that
+    is to have no GPU it is an engine that counts.
     """
 
     registry: Registry = field(default_factory=Registry)
@@ -59,7 +60,9 @@ class Publication:
         self.published_at = time.monotonic()
         self._rendered.clear()
         lost = [s for s in snapshot.gpus if not s.up]
-        self.ready = any(g.up for g in snapshot.gpus)
+        self.ready = any(g.up for g in snapshot.gpus) or (
+            not snapshot.watches_gpus and any(s.up for s in snapshot.sources)
+        )
         if not self.ready:
             down = [f"{s.name}: {s.detail or 'not read'}" for s in snapshot.sources if not s.up]
             self.why_not_ready = "; ".join(down) or (f"{len(lost)} GPUs lost" if lost else "no GPU was read yet")

@@ -11,6 +11,7 @@ import pytest
 
 from exporter.cli import build_parser
 from exporter.state import StateFile
+from tests.engines.servers import Server, answer
 from tests.hardening.process import PATIENCE, ROOT, serving
 from tests.nvml.standin import StandIn
 
@@ -61,6 +62,23 @@ async def test_a_web_configuration_that_cannot_be_used_is_told_with_its_line(tmp
     said = await refused("--web.config.file", file, "--web.listen-address", "127.0.0.1:0")
     assert said.startswith(f"wattline: {file}:2: tls_server_config.cert_file: ")
     assert said.count("\n") == 1
+
+
+async def test_a_host_that_is_to_have_no_gpu_misses_none(tmp_path: Path, standin: StandIn) -> None:
+    """No driver is looked for, so none that is not there wakes anybody; it is ready when it reads an engine."""
+    file = tmp_path / "wattline.yml"
+    async with Server(answer()) as engine:
+        file.write_text(f"nvml: false\ndeployments: [{{name: d, engines: [{{url: '{engine.url}', name: e}}]}}]\n")
+        async with serving("--config.file", file, standin=standin) as exporter:
+            await exporter.until(lambda told: told.status == 200, "/-/ready")
+            told = await exporter.ask()
+            assert told.values("wattline_engine_up", engine="e") == [1]
+            assert "wattline_source_up" in told.text
+            assert told.values("wattline_source_up", source="nvml") == []
+            assert "wattline_gpu_" not in told.text.replace("wattline_gpu_power_fraction", "")
+            assert told.values("wattline_deployment_state", state="unknown") == [1]
+            assert await exporter.stop() == 0
+    assert standin.counts() == {}
 
 
 async def test_a_state_file_that_nobody_can_use_is_no_reason_not_to_start(tmp_path: Path, standin: StandIn) -> None:
