@@ -71,6 +71,12 @@ def test_one_command_brings_an_exporter_and_everything_around_it(
     assert "exporter" in found["services"][exporter]["networks"]["default"]["aliases"]
 
 
+def test_the_demo_runs_at_the_speed_of_the_rules(both: dict[str, Any]) -> None:
+    """Faster, its state seconds would outrun Prometheus' own, and a page would tell of 240% of the last two minutes."""
+    assert services(both)["demo"]["command"] == ["demo"]
+    assert "DEMO_SPEED" not in used_variables()
+
+
 def test_only_the_exporter_on_gpus_asks_for_a_gpu_and_nobody_waits_for_it(both: dict[str, Any]) -> None:
     asking = {name for name, service in services(both).items() if service.get("deploy", {}).get("resources")}
     assert asking == {"exporter"}
