@@ -86,10 +86,38 @@ def test_only_the_exporter_on_gpus_asks_for_a_gpu_and_nobody_waits_for_it(both: 
     assert not waited_for & {"exporter", "demo"}
 
 
+def brought(bundle: dict[str, Any], name: str) -> set[str]:
+    """What is started before this service, even when it alone is asked for."""
+    waited_for = set(services(bundle)[name].get("depends_on") or ())
+    return waited_for.union(*(brought(bundle, each) for each in waited_for))
+
+
+def test_the_exporter_is_started_last(both: dict[str, Any]) -> None:
+    """Compose gives up at the first container that does not start: it must find all the others running."""
+    assert brought(both, "exporter") == brought(both, "demo") == EVERYBODY
+
+
+@pytest.mark.parametrize("image", ["wattline:local", "registry.example/wattline:1"])
+def test_one_service_builds_the_image_or_fetches_it_and_the_others_bring_it_along(
+    docker_compose: str, image: str
+) -> None:
+    """Of two services that export one tag at the same time, the second fails: the image already exists."""
+    bundle = config(docker_compose, "--profile", "gpu", "--profile", "demo", variables={"WATTLINE_IMAGE": image})
+    assert {name for name, service in services(bundle).items() if "build" in service} == {"grafana-password"}
+    ours = {name for name, service in services(bundle).items() if service["image"] == image}
+    assert ours == {"alert-log", "demo", "exporter", "grafana-password"}
+    for name in ours - {"grafana-password"}:
+        # Nor do they look for it in a registry, where a local one is not.
+        assert services(bundle)[name]["pull_policy"] == "never", name
+        assert "grafana-password" in brought(bundle, name), name
+    # It builds what it cannot pull.
+    assert services(bundle)["grafana-password"].get("pull_policy", "missing") == "missing"
+    assert "profiles" not in services(bundle)["grafana-password"], "it is there in every profile"
+
+
 def test_every_image_is_pinned(both: dict[str, Any]) -> None:
     for name, service in services(both).items():
-        if "build" in service:
-            assert service["image"] == "wattline:local"
+        if service["image"] == "wattline:local":
             continue
         assert re.fullmatch(r"docker\.io/[\w/]+:v?\d+\.\d+\.\d+", service["image"]), name
     assert re.search(r"prometheus:v3\.", services(both)["prometheus"]["image"])
