@@ -1,6 +1,7 @@
-"""``wattline demo`` with phases that last long enough for a page to come and to be resolved.
+"""``wattline demo`` with phases that leave a busy machine some seconds: what is late by one is late by twenty of these.
 
-It takes the options of ``wattline demo``. The phases are those of the story; only their order and length are different.
+The pages of the story as it is are looked at without a clock, in ``tests/simulation/test_alerts.py``. This takes the
+options of ``wattline demo``. The phases are those of the story; only their order and length are different.
 """
 
 from __future__ import annotations

@@ -71,6 +71,12 @@ def test_one_command_brings_an_exporter_and_everything_around_it(
     assert "exporter" in found["services"][exporter]["networks"]["default"]["aliases"]
 
 
+def test_the_demo_runs_at_the_speed_of_the_rules(both: dict[str, Any]) -> None:
+    """Faster, its state seconds would outrun Prometheus' own, and a page would tell of 240% of the last two minutes."""
+    assert services(both)["demo"]["command"] == ["demo"]
+    assert "DEMO_SPEED" not in used_variables()
+
+
 def test_only_the_exporter_on_gpus_asks_for_a_gpu_and_nobody_waits_for_it(both: dict[str, Any]) -> None:
     asking = {name for name, service in services(both).items() if service.get("deploy", {}).get("resources")}
     assert asking == {"exporter"}
@@ -80,10 +86,38 @@ def test_only_the_exporter_on_gpus_asks_for_a_gpu_and_nobody_waits_for_it(both: 
     assert not waited_for & {"exporter", "demo"}
 
 
+def brought(bundle: dict[str, Any], name: str) -> set[str]:
+    """What is started before this service, even when it alone is asked for."""
+    waited_for = set(services(bundle)[name].get("depends_on") or ())
+    return waited_for.union(*(brought(bundle, each) for each in waited_for))
+
+
+def test_the_exporter_is_started_last(both: dict[str, Any]) -> None:
+    """Compose gives up at the first container that does not start: it must find all the others running."""
+    assert brought(both, "exporter") == brought(both, "demo") == EVERYBODY
+
+
+@pytest.mark.parametrize("image", ["wattline:local", "registry.example/wattline:1"])
+def test_one_service_builds_the_image_or_fetches_it_and_the_others_bring_it_along(
+    docker_compose: str, image: str
+) -> None:
+    """Of two services that export one tag at the same time, the second fails: the image already exists."""
+    bundle = config(docker_compose, "--profile", "gpu", "--profile", "demo", variables={"WATTLINE_IMAGE": image})
+    assert {name for name, service in services(bundle).items() if "build" in service} == {"grafana-password"}
+    ours = {name for name, service in services(bundle).items() if service["image"] == image}
+    assert ours == {"alert-log", "demo", "exporter", "grafana-password"}
+    for name in ours - {"grafana-password"}:
+        # Nor do they look for it in a registry, where a local one is not.
+        assert services(bundle)[name]["pull_policy"] == "never", name
+        assert "grafana-password" in brought(bundle, name), name
+    # It builds what it cannot pull.
+    assert services(bundle)["grafana-password"].get("pull_policy", "missing") == "missing"
+    assert "profiles" not in services(bundle)["grafana-password"], "it is there in every profile"
+
+
 def test_every_image_is_pinned(both: dict[str, Any]) -> None:
     for name, service in services(both).items():
-        if "build" in service:
-            assert service["image"] == "wattline:local"
+        if service["image"] == "wattline:local":
             continue
         assert re.fullmatch(r"docker\.io/[\w/]+:v?\d+\.\d+\.\d+", service["image"]), name
     assert re.search(r"prometheus:v3\.", services(both)["prometheus"]["image"])
@@ -161,7 +195,8 @@ def test_what_is_mounted_is_there_and_is_of_the_right_kind(both: dict[str, Any])
 
 
 def test_others_may_read_what_is_mounted(both: dict[str, Any]) -> None:
-    """The containers run as users of their own."""
+    """The containers run as users of their own. A secret that somebody has put down is for one of them alone."""
+    secrets = ROOT / "deploy/compose/secrets"
     sources = {
         Path(mount["source"])
         for service in services(both).values()
@@ -170,7 +205,7 @@ def test_others_may_read_what_is_mounted(both: dict[str, Any]) -> None:
     }
     for source in sources:
         for path in (source, *source.rglob("*")):
-            if "__pycache__" not in path.parts:
+            if "__pycache__" not in path.parts and (path.parent != secrets or path.name == "README.md"):
                 assert path.stat().st_mode & 0o004, path
 
 

@@ -11,7 +11,7 @@ from exporter.analysis.plan import DeploymentPlan, EnginePlan, Plan
 from exporter.analysis.snapshot import SourceView
 from exporter.check.report import Report, report
 from exporter.readings import EngineReading, GpuSample, ReadingError
-from exporter.simulation.scenario import SCENARIOS, STORY_NAME, timeline
+from exporter.simulation.scenario import SCENARIOS, STORY, STORY_NAME, timeline
 from tests.recording.simulated import ENGINE, identities, plan, readings, watch
 from tests.traces.raw import IDENTITY, activity, condition, every, read_lines, sample
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from exporter.analysis.snapshot import Snapshot
 
 SECONDS = 30.0
-DRAINING = (690.0, 720.0)
-"""The end of the story: a phase that cannot be held."""
+DRAINING = timeline().start(len(STORY) - 1)
+"""The last phase of the story begins: it cannot be held."""
 
 BUSY_LOADS = (
     "idle_context",
@@ -42,7 +42,7 @@ def phase(scenario: str) -> Report:
     lead = timeline(scenario).lead_seconds
     start = {"gpu_lost": lead - 15}.get(scenario, lead + 5 if lead else 60.0)
     if scenario == STORY_NAME:
-        start = DRAINING[0]
+        start = DRAINING
     judged = plan(SECONDS)
     return report(watch(Observer(judged), scenario, start, start + SECONDS), judged)
 

@@ -14,8 +14,8 @@ NAMES = ("fleet", "deployment", "gpu")
 BUILT_IN = {
     "__rate_interval": "1m",
     "__interval": "15s",
-    "__range": "12m",
-    "__range_s": "720",
+    "__range": "15m",
+    "__range_s": "900",
 }
 """What Grafana fills in by itself, for a scrape interval of 15 s."""
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("dashboards-data")]
 
 START = 1_700_000_000.0
-SECONDS = 810.0
+SECONDS = timeline().cycle_seconds + 90.0
 """The whole story once, and the beginning of its second round."""
 SETTLED = 4.0
 """Seconds that a verdict must have held at the end of a phase: with the window before it, several scrapes saw it."""

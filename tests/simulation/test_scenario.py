@@ -75,6 +75,14 @@ def test_a_hang_is_held_long_enough_for_a_minute_without_tokens_to_be_shown_for_
     assert BY_NAME["wedged"].seconds >= 60 + 10 + 30
 
 
+def test_what_pages_lasts_until_the_page_fires_and_the_loop_is_over_before_anybody_leaves() -> None:
+    faults = (State.IDLE_WHILE_BUSY, State.STALLED)
+    lengths = {state: sum(each.seconds for each in STORY if each.state is state) for state in faults}
+    # Until it shows, a scrape, the share of two minutes, an evaluation, `for`: docs/alerting.md adds them up.
+    assert min(lengths.values()) >= 66 + 15 + 84 + 15 + 30
+    assert timeline().cycle_seconds < 15 * 60
+
+
 @pytest.mark.parametrize("each", ALL, ids=lambda each: each.name)
 def test_every_phase_is_physically_possible(each: Phase) -> None:
     load = each.load
