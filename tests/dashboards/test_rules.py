@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -226,6 +227,15 @@ def test_links_lead_to_dashboards_that_are_there_with_variables_that_they_have(n
         assert set(re.findall(r"var-(\w+)=", query)) <= known
         assert set(re.findall(r"\$\{(\w+):queryparam\}", query)) <= known
         assert "${__url_time_range}" in query
+
+
+@every_board
+def test_links_and_switches_of_annotations_stay_at_the_top(name: str) -> None:
+    """Newer Grafana shows at the top what has no placement; with one, it goes into a menu."""
+    assert BOARDS[name]["links"]
+    for each in (*BOARDS[name]["links"], *BOARDS[name]["annotations"]["list"]):
+        assert "placement" not in each, each
+    assert '"placement": "inControlsMenu"' not in json.dumps(BOARDS[name])
 
 
 @every_board
