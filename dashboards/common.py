@@ -69,11 +69,11 @@ def tokens_per_watt(selector: str, by: str = "by (deployment) ") -> str:
     return f"{tokens_per_second(selector, 'generation', by)} / sum {by}(wattline_power_watts{{{selector}}})"
 
 
-def wasted_watt_hours(selector: str, by: str = "by (deployment) ") -> str:
-    """Return PromQL for the energy spent in the states of waste over the time range, in watt hours."""
+def wasted_watt_hours(selector: str, by: str = "by (deployment) ", window: str = "$__range") -> str:
+    """Return PromQL for the energy spent in the states of waste, in watt hours; over the time range, or a window."""
     return (
         f"sum {by}(increase(wattline_deployment_state_energy_joules_total"
-        f'{{{selector}, state=~"{WASTE}"}}[$__range])) / 3600'
+        f'{{{selector}, state=~"{WASTE}"}}[{window}])) / 3600'
     )
 
 

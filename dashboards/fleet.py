@@ -31,7 +31,7 @@ from dashboards.common import (
     wasted_watt_hours,
 )
 from dashboards.scales import ACTIVE_STEPS, OF_LIMIT_STEPS
-from dashboards.thresholds import SIGN_OF_LIFE, alerted_by, judged_by
+from dashboards.thresholds import SIGN_OF_LIFE, alerted_by, alerted_over, judged_by
 from exporter.analysis.snapshot import State
 from exporter.publish.words import STATE_TITLES
 
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from grafana_foundation_sdk.models import dashboard as d
 
 T = judged_by()
-TODAY = "now/d"
+WASTE_WINDOW = alerted_over("energy_window")
+"""As EnergyWasted looks back. Not a time range of the panel's own: a link out of such a panel loses the time range."""
+WASTED = f"Wasted in {WASTE_WINDOW}"
 
 
 def _strip(layout: Layout) -> None:
@@ -77,15 +79,14 @@ def _strip(layout: Layout) -> None:
     )
     layout.place(
         p.number(
-            "Wasted today",
-            "Energy spent idle while busy or stalled since midnight; for a fixed time range, within that range. Red "
-            "from the amount that the alert EnergyWasted reports. Idle power without work is not counted here.",
+            WASTED,
+            f"Energy that all deployments spent idle while busy or stalled in the {WASTE_WINDOW} up to the end of the "
+            "time range. Red from the amount that the alert EnergyWasted reports for a single deployment over the same "
+            "window. Idle power without work is not counted here.",
             "watth",
-            p.now(wasted_watt_hours(BY_DEPLOYMENT, ""), "energy"),
+            p.now(wasted_watt_hours(BY_DEPLOYMENT, "", WASTE_WINDOW), "energy"),
         )
         .decimals(2)
-        .time_from(TODAY)
-        .hide_time_override(True)
         .thresholds(p.steps((None, FINE), (1, POWER), (1000 * alerted_by("energy_wasted"), FAULT)))
         .color_scheme(p.by_thresholds()),
         4,
@@ -142,8 +143,8 @@ def _deployments() -> table.Panel:
         "Which deployment wastes watts?",
         "One row a deployment, summed over its hosts, worst first; click a name for its story. “Of limit” is the "
         "power as a share of the enforced limits, “Active” the share of the power above the idle floor: both mean "
-        "trouble only while work is held. “Wasted today” is energy spent idle while busy or stalled since midnight "
-        "(for a fixed time range: within it). An empty cell was not measured; it is not 0.",
+        f"trouble only while work is held. “{WASTED}” is energy spent idle while busy or stalled in the {WASTE_WINDOW} "
+        "up to the end of the time range. An empty cell was not measured; it is not 0.",
         [
             (
                 "Deployment",
@@ -195,8 +196,8 @@ def _deployments() -> table.Panel:
                 narrow | {"unit": "none", "decimals": 2, "custom__width": 95},
             ),
             (
-                "Wasted today",
-                p.column(wasted_watt_hours(BY_DEPLOYMENT)),
+                WASTED,
+                p.column(wasted_watt_hours(BY_DEPLOYMENT, window=WASTE_WINDOW)),
                 narrow
                 | {
                     "unit": "watth",
@@ -229,7 +230,7 @@ def _deployments() -> table.Panel:
             ),
         ],
         sort=("State now", True),
-    ).time_from(TODAY)
+    )
 
 
 def _power_by_state() -> timeseries.Panel:

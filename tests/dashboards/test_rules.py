@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 every_board = pytest.mark.parametrize("name", NAMES)
 EXCEPTIONS = yaml.safe_load((ROOT / "dashboards" / ".lint").read_text())["exclusions"]
+ALERTED = {
+    name: each["value"] for name, each in yaml.safe_load((ROOT / "alerts" / "thresholds.yml").read_text()).items()
+}
 RATES = {"rate", "irate", "increase"}
 
 
@@ -149,6 +152,8 @@ def test_counters_are_only_read_as_rates(target: Target) -> None:
 
 def test_rates_over_time_use_the_interval_that_grafana_works_out(target: Target) -> None:
     for window in re.findall(r"\[([^\]]+)\]", target.expr):
+        if window == ALERTED["energy_window"] and "energy_joules_total" in target.expr and target.target.get("instant"):
+            continue  # What an alert reports is shown over the alert's window.
         assert window == ("$__range" if target.target.get("instant") else "$__rate_interval")
 
 
@@ -207,13 +212,17 @@ def test_no_gauge_is_summed_over_time(target: Target) -> None:
     assert calcs == ["lastNotNull"]
 
 
+def _properties_of(panel: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for override in panel["fieldConfig"]["overrides"]:
+        for prop in override["properties"]:
+            yield prop["id"], prop["value"]
+    for link in panel["fieldConfig"]["defaults"].get("links") or ():
+        yield "links", [link]
+
+
 def _field_properties(name: str) -> Iterator[tuple[str, Any]]:
     for panel in panels(name):
-        for override in panel["fieldConfig"]["overrides"]:
-            for prop in override["properties"]:
-                yield prop["id"], prop["value"]
-        for link in panel["fieldConfig"]["defaults"].get("links") or ():
-            yield "links", [link]
+        yield from _properties_of(panel)
 
 
 @every_board
@@ -236,6 +245,23 @@ def test_links_and_switches_of_annotations_stay_at_the_top(name: str) -> None:
     for each in (*BOARDS[name]["links"], *BOARDS[name]["annotations"]["list"]):
         assert "placement" not in each, each
     assert '"placement": "inControlsMenu"' not in json.dumps(BOARDS[name])
+
+
+@every_board
+def test_no_panel_with_links_has_a_time_range_of_its_own(name: str) -> None:
+    """Grafana 11 to 13 leaves ``${__url_time_range}`` empty there: whoever follows the link loses the time range."""
+    linked = [panel for panel in panels(name) if any(prop == "links" for prop, _ in _properties_of(panel))]
+    assert linked, "somewhere to go"
+    for panel in linked:
+        assert not {"timeFrom", "timeShift"} & set(panel), panel["title"]
+
+
+def test_waste_is_shown_over_the_window_and_from_the_amount_that_the_alert_reports() -> None:
+    shown = [target for target in every_target() if f"[{ALERTED['energy_window']}]" in target.expr]
+    assert [target.panel["title"] for target in shown] == ["Wasted in 1d", "Which deployment wastes watts?"]
+    number = shown[0].panel["fieldConfig"]["defaults"]
+    assert number["unit"] == "watth"
+    assert number["thresholds"]["steps"][-1]["value"] == 1000 * ALERTED["energy_wasted"], "kWh in Wh"
 
 
 @every_board
