@@ -44,6 +44,7 @@ from dashboards.common import (
 from dashboards.scales import ACTIVE_STEPS, OF_LIMIT_STEPS, SHARE_OF_LINK_STEPS, Steps
 from dashboards.thresholds import judged_by
 from dashboards.words import EVIDENCE
+from exporter.analysis.plan import Plan
 from exporter.analysis.snapshot import State
 from exporter.publish.words import CAUSE_TITLES, STATE_TITLES
 
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
     )
 
 T = judged_by()
+WINDOW = f"{Plan().window:g}s"
+"""Over which the exporter takes its means, unless it is configured otherwise."""
 GPU_NAME = "{{instance}} · GPU {{gpu}}"
 ALL = ""
 """No grouping: everything selected belongs to the one deployment."""
@@ -276,13 +279,16 @@ def _gpus() -> table.Panel:
 
 
 def _scaling() -> list[xychart.Panel]:
-    running = (f"sum(wattline_engine_running_requests{{{OF_ONE}}})", "requests running")
+    # What runs upwards is a mean over the exporter's window: so must be what it is set against, or a point joins the
+    # tokens of a burst with the silence after it. Where nothing runs there is nothing to scale.
+    held = f"sum(avg_over_time(wattline_engine_running_requests{{{OF_ONE}}}[{WINDOW}])) >= 1"
+    running = (held, "requests running")
     return [
         p.scatter(
             "Does more concurrency still bring more tokens?",
-            "One point for each moment of the time range. While points climb with the requests, more load brings "
-            "more throughput; where they flatten, it only brings waiting. Points far below the others are bad "
-            "moments at the same load.",
+            f"One point for each moment of the time range at which requests ran: both values are means over {WINDOW}. "
+            "While points climb with the requests, more load brings more throughput; where they flatten, it only "
+            "brings waiting. Points far below the others are bad moments at the same load.",
             p.TOKENS_PER_SECOND,
             running,
             (tokens_per_second(OF_ONE, "generation", ALL), "generated tokens/s"),
@@ -290,9 +296,9 @@ def _scaling() -> list[xychart.Panel]:
         ),
         p.scatter(
             "Does more concurrency still bring more tokens per watt?",
-            "One point for each moment of the time range: generated tokens per second and watt, that is tokens per "
-            "joule. Compare a deployment with itself at the same concurrency only: model, batch and context move this "
-            "number by a factor of ten and more.",
+            "One point for each moment of the time range at which requests ran: generated tokens per second and watt, "
+            f"that is tokens per joule, and requests, as means over {WINDOW}. Compare a deployment with itself at the "
+            "same concurrency only: model, batch and context move this number by a factor of ten and more.",
             p.TOKENS_PER_JOULE,
             running,
             (tokens_per_watt(OF_ONE, ALL), "tokens per watt"),

@@ -60,10 +60,29 @@ def always(state: State) -> dict[State, tuple[int, int]]:
     return {state: (0, SECONDS)}
 
 
+BURST_ENDS = 900
+PER_REQUEST = 10.0
+WATTS = 50.0
+
+
+def a_burst() -> Iterator[Line]:
+    """64 requests run and bring 10 tokens per second each, until they end; the exporter tells means over 60 s."""
+    of = {"deployment": "burst", "instance": "one:1", "job": "wattline"}
+    running = labelled("wattline_engine_running_requests", **of, engine="one")
+    yield Line(running, 64, 0, BURST_ENDS)
+    yield Line(running, 0, BURST_ENDS + SCRAPE)
+    generated = labelled("wattline_tokens_per_second", **of, kind="generation")
+    for t in range(0, SECONDS + 1, SCRAPE):
+        share = min(1.0, max(0.0, (BURST_ENDS + 60 - t) / 60))
+        yield Line(generated, 64 * share * PER_REQUEST, t, t)
+    yield Line(labelled("wattline_power_watts", **of), WATTS)
+
+
 def past() -> Iterator[Line]:
     yield Line(labelled("ALERTS", alertname="Watchdog", alertstate="firing", severity="none"))
     for state in State:
         yield from states(f"is-{state}", "one:1", always(state))
+    yield from a_burst()
     for other in set(State) - {State.UNKNOWN}:
         yield from states(f"half-{other}", "read:1", always(other))
         yield from states(f"half-{other}", "lost:1", always(State.UNKNOWN))
@@ -152,3 +171,23 @@ def test_every_panel_that_shows_states_by_number_has_all_their_names() -> None:
     for board, title in SHOWS_STATES:
         names = names_of_states(only(board, title, 'state="unknown"').panel)
         assert sorted(names.values()) == sorted(STATE_TITLES.values())
+
+
+@pytest.mark.parametrize("title", [panel["title"] for panel in panels("deployment") if panel["type"] == "xychart"])
+def test_a_scatter_joins_values_of_the_same_window_and_only_where_requests_ran(server: Prometheus, title: str) -> None:
+    """At every moment ten tokens came of each request, also while the burst ended; after it there is no point."""
+    x, y = (
+        {
+            t: float(value)
+            for series in server.over_time(filled(target.expr, deployment="burst", node=".+"), START + 60, END)
+            for t, value in series["values"]
+        }
+        for target in targets("deployment")
+        if target.panel["title"] == title
+    )
+    points = [(x[t], y[t]) for t in sorted(x.keys() & y.keys())]
+    ending = [(share * 64, share * 64 * PER_REQUEST) for share in (1.0, 0.75, 0.5, 0.25)]
+    if "per watt" in title:
+        ending = [(running, tokens / WATTS) for running, tokens in ending]
+    assert points[-4:] == [pytest.approx(point) for point in ending]
+    assert len(points) == (BURST_ENDS + 60 - 60) / SCRAPE

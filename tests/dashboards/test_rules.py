@@ -154,6 +154,8 @@ def test_rates_over_time_use_the_interval_that_grafana_works_out(target: Target)
     for window in re.findall(r"\[([^\]]+)\]", target.expr):
         if window == ALERTED["energy_window"] and "energy_joules_total" in target.expr and target.target.get("instant"):
             continue  # What an alert reports is shown over the alert's window.
+        if window == "60s" and target.panel["type"] == "xychart":
+            continue  # Set against a mean over the exporter's window.
         assert window == ("$__range" if target.target.get("instant") else "$__rate_interval")
 
 
