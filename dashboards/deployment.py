@@ -33,6 +33,7 @@ from dashboards.common import (
     gpu_activity,
     gpu_event_reasons,
     new,
+    of_deployments,
     of_limit,
     power_shares,
     state_code,
@@ -419,19 +420,23 @@ def _pcie() -> list[timeseries.Panel]:
 
 
 def _peers() -> stat.Panel:
-    def total(metric: str) -> str:
-        return f"sum({metric}{{{OF_ONES_GPUS}}})"
+    # Each of a pair counts the other, and every GPU of its host, whoever it serves.
+    hosts = f"on (job, instance) wattline_gpu_up{{{OF_ONES_GPUS}}}"
+
+    def pairs(metric: str) -> str:
+        return f'sum({metric}{{instance=~"$node"}} and {hosts}) / 2'
 
     return (
         p.number(
             "Peer to peer?",
-            "Pairs of GPUs on one host that can read each other's memory directly, of the pairs there are. 0 with "
-            "several GPUs means that every collective goes through the host. A guest that does not see the topology "
-            "has no data.",
+            "Pairs of GPUs on one host that can read each other's memory directly, of the pairs there are, over all "
+            "GPUs of the deployment's hosts. 0 with several GPUs means that every collective goes through the host. A "
+            "guest that does not see the topology has no data.",
             "none",
-            p.now(total("wattline_gpu_p2p_peers"), "peer-to-peer"),
-            p.now(total("wattline_gpu_p2p_peers_possible"), "possible"),
+            p.now(pairs("wattline_gpu_p2p_peers"), "peer-to-peer"),
+            p.now(pairs("wattline_gpu_p2p_peers_possible"), "possible"),
         )
+        .decimals(0)
         .text_mode(c.BigValueTextMode.VALUE_AND_NAME)
         .text(common.VizTextDisplayOptions().title_size(16).value_size(48))
     )
@@ -500,7 +505,7 @@ def build() -> dashboard.Dashboard:
         "The story of one deployment: work, power, what came of it, and why power is low.",
         variables(one_deployment=True, gpu="many"),
         "now-3h",
-        OF_ONE,
+        of_deployments(OF_ONE),
     )
     layout = Layout(board)
     layout.place(_state(), 4, 4)

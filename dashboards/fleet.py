@@ -20,6 +20,7 @@ from dashboards.common import (
     active_fraction,
     firing,
     new,
+    of_deployments,
     of_limit,
     power_shares,
     state_code,
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from grafana_foundation_sdk.models import dashboard as d
 
 T = judged_by()
+# An alert that is about no deployment has no row to stand in.
+OF_SOME_DEPLOYMENT = ALERTS + ', deployment=~"$deployment", deployment!=""'
 WASTE_WINDOW = alerted_over("energy_window")
 """As EnergyWasted looks back. Not a time range of the panel's own: a link out of such a panel loses the time range."""
 WASTED = f"Wasted in {WASTE_WINDOW}"
@@ -213,7 +216,7 @@ def _deployments() -> table.Panel:
             ),
             (
                 "Alerts",
-                p.column(firing("by (deployment) ", BY_DEPLOYMENT, ALERTS + ', deployment=~"$deployment"')),
+                p.column(firing("by (deployment) ", BY_DEPLOYMENT, OF_SOME_DEPLOYMENT)),
                 narrow
                 | {
                     "decimals": 0,
@@ -443,7 +446,7 @@ def build() -> dashboard.Dashboard:
         "Is any deployment wasting watts? State, power, tokens and waste of every deployment.",
         variables(),
         "now-6h",
-        BY_DEPLOYMENT,
+        of_deployments(BY_DEPLOYMENT),
     )
     layout = Layout(board)
     _strip(layout)

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from dashboards.thresholds import alert_names
 from exporter.analysis.snapshot import State
 from exporter.publish.words import STATE_TITLES
 from tests.dashboards import prometheus
-from tests.dashboards.boards import filled, panels, targets
+from tests.dashboards.boards import BOARDS, filled, panels, targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -78,11 +79,56 @@ def a_burst() -> Iterator[Line]:
     yield Line(labelled("wattline_power_watts", **of), WATTS)
 
 
+MINE, BESIDE, ELSEWHERE, IDLE_ONE = "GPU-mine", "GPU-beside", "GPU-elsewhere", "GPU-idle"
+ALARMS = {
+    # What it is about, and whether the dashboard of GPU-mine shows it.
+    "GpuXidErrors": ({"uuid": MINE, "gpu": "0", "deployment": "two", "instance": "one:1"}, True),
+    "GpuThrottled": ({"uuid": BESIDE, "gpu": "1", "deployment": "two", "instance": "one:1"}, False),
+    "PcieLinkDegraded": ({"uuid": ELSEWHERE, "gpu": "0", "deployment": "two", "instance": "two:1"}, False),
+    "PowerAboveLimit": ({"uuid": IDLE_ONE, "gpu": "2", "instance": "one:1"}, False),
+    "GpuIdleWhileBusy": ({"deployment": "two"}, True),
+    "InferenceStalled": ({"deployment": "other"}, False),
+    "InferenceEngineDown": ({"deployment": "two", "engine": "a", "instance": "one:1"}, True),
+    "GpuPartiallyIdle": ({"deployment": "two", "instance": "two:1"}, False),
+    "RequestsWaitWhileCacheFree": ({"deployment": "other", "instance": "one:1"}, False),
+    "WattlineConfigReloadFailed": ({"instance": "one:1"}, True),
+    "WattlineExporterDown": ({"instance": "two:1"}, False),
+    "PrometheusRuleFailures": ({"instance": "prometheus:9090"}, False),
+}
+EXPORTER_ENDS = 1200
+CHANGES = 675
+"""On no step: long before the first moment of a long one at which it can be seen."""
+
+
+def two_hosts() -> Iterator[Line]:
+    """A deployment over two hosts, another on the first one, and alerts about all that there is."""
+    for uuid, deployment, instance, until in (
+        (MINE, "two", "one:1", EXPORTER_ENDS),
+        (BESIDE, "two", "one:1", SECONDS),
+        (ELSEWHERE, "two", "two:1", SECONDS),
+        (IDLE_ONE, "", "one:1", SECONDS),
+    ):
+        of = {"uuid": uuid, "deployment": deployment, "instance": instance, "job": "wattline"}
+        # The boards differ in how many others they reach; the one that serves nobody is asked about, too.
+        peers = {"one:1": 2, "two:1": 0}[instance]
+        yield Line(labelled("wattline_gpu_up", **of), until=until)
+        yield Line(labelled("wattline_gpu_p2p_peers_possible", **of), peers)
+        yield Line(labelled("wattline_gpu_p2p_peers", **of), peers)
+    yield from states("two", "one:1", {State.WORKING: (0, 585), State.LOW_POWER: (600, SECONDS)})
+    yield from states("two", "two:1", {State.WORKING: (0, 585), State.SATURATED: (600, SECONDS)})
+    yield from states("other", "one:1", {State.WORKING: (0, 585), State.IDLE: (600, SECONDS)})
+    for name, (labels, _) in ALARMS.items():
+        yield Line(labelled("ALERTS", alertname=name, alertstate="firing", severity="info", **labels))
+
+
 def past() -> Iterator[Line]:
     yield Line(labelled("ALERTS", alertname="Watchdog", alertstate="firing", severity="none"))
     for state in State:
         yield from states(f"is-{state}", "one:1", always(state))
     yield from a_burst()
+    yield from states("moved", "one:1", {State.IDLE: (0, 660), State.STALLED: (CHANGES, SECONDS)})
+    yield from states("restarted", "one:1", {State.WORKING: (900, SECONDS)})
+    yield from two_hosts()
     for other in set(State) - {State.UNKNOWN}:
         yield from states(f"half-{other}", "read:1", always(other))
         yield from states(f"half-{other}", "lost:1", always(State.UNKNOWN))
@@ -191,3 +237,63 @@ def test_a_scatter_joins_values_of_the_same_window_and_only_where_requests_ran(s
         ending = [(running, tokens / WATTS) for running, tokens in ending]
     assert points[-4:] == [pytest.approx(point) for point in ending]
     assert len(points) == (BURST_ENDS + 60 - 60) / SCRAPE
+
+
+def annotation(board: str, name: str, **values: str) -> str:
+    (found,) = (each for each in BOARDS[board]["annotations"]["list"] if each["name"] == name)
+    return filled(found["expr"], **({"gpu": MINE} | ALL | values))
+
+
+@pytest.mark.parametrize("step", [60, 120, 300, 600])
+@pytest.mark.parametrize("deployment", ["moved", "restarted"])
+def test_a_change_of_state_is_marked_once_whatever_the_step(server: Prometheus, deployment: str, step: int) -> None:
+    """Grafana asks for 100 moments: over two hours once in two minutes. A series that begins is no change of state."""
+    expr = annotation("deployment", "State changes", deployment=deployment, __interval=f"{step}s")
+    marks = [
+        (series["metric"]["state"], t - START)
+        for series in server.over_time(expr, START, END, step)
+        for t, _ in series["values"]
+    ]
+    first = -(-CHANGES // step) * step
+    assert marks == ({"moved": [("stalled", first)], "restarted": []}[deployment])
+
+
+def test_a_gpu_shows_changes_of_state_of_its_own_deployment_on_its_own_node(server: Prometheus) -> None:
+    marks = server.over_time(annotation("gpu", "State changes", __interval="60s"), START, END, 60)
+    assert [(each["metric"]["deployment"], each["metric"]["instance"], each["metric"]["state"]) for each in marks] == [
+        ("two", "one:1", "low_power")
+    ]
+
+
+def test_the_cases_are_alerts_that_there_are() -> None:
+    assert set(ALARMS) <= set(alert_names())
+
+
+@pytest.mark.parametrize("moment", [EXPORTER_ENDS, END], ids=["read", "its exporter is down"])
+def test_a_gpu_shows_alerts_about_itself_its_deployment_and_its_node(server: Prometheus, moment: float) -> None:
+    at = START + moment if moment == EXPORTER_ENDS else moment
+    shown = {row["metric"]["alertname"] for row in server.at(annotation("gpu", "Alerts"), at)}
+    assert shown == {name for name, (_, mine) in ALARMS.items() if mine}
+
+
+def test_a_gpu_that_serves_nobody_shows_alerts_about_itself_and_its_node(server: Prometheus) -> None:
+    shown = {row["metric"]["alertname"] for row in server.at(annotation("gpu", "Alerts", gpu=IDLE_ONE), END)}
+    assert shown == {"PowerAboveLimit", "WattlineConfigReloadFailed"}
+
+
+def test_an_alert_about_no_deployment_makes_no_row_without_a_name(server: Prometheus) -> None:
+    rows = server.at(filled(only("fleet", TABLE, "ALERTS").expr, **ALL), END)
+    assert all(row["metric"].get("deployment") for row in rows)
+    alerts = {row["metric"]["deployment"]: float(row["value"][1]) for row in rows}
+    assert (alerts["two"], alerts["other"], alerts["is-idle"]) == (6, 2, 0)
+
+
+@pytest.mark.parametrize("gpu", [".+", MINE])
+def test_a_pair_of_gpus_is_counted_once(server: Prometheus, gpu: str) -> None:
+    """Three boards on a host make three pairs, whichever of them are picked; one alone on its host makes none."""
+    asked = [target for target in targets("deployment") if target.panel["title"] == "Peer to peer?"]
+    for target in asked:
+        values = {"deployment": "two", "node": ".+", "gpu": gpu}
+        ((_, pairs),) = (row["value"] for row in server.at(filled(target.expr, **values), START + EXPORTER_ENDS))
+        assert float(pairs) == 3
+    assert len(asked) == 2

@@ -214,7 +214,7 @@ def test_every_variable_finds_what_is_there(server: Prometheus, name: str) -> No
 
 def test_annotations_mark_every_change_of_state_once(server: Prometheus) -> None:
     (changes,) = (each for each in BOARDS["deployment"]["annotations"]["list"] if each["name"] == "State changes")
-    expr = filled(changes["expr"], **EVERYTHING["deployment"])
+    expr = filled(changes["expr"], **EVERYTHING["deployment"], __interval="60s")
     marks = server.over_time(expr, START, START + SECONDS, step=60)
     assert {series["metric"]["state"] for series in marks} >= {"idle_while_busy", "low_power", "saturated", "stalled"}
 
