@@ -79,6 +79,38 @@ def wasted_watt_hours(selector: str, by: str = "by (deployment) ", window: str =
     )
 
 
+FEW = 16
+"""The most lines of one kind in a graph, and the most rows of a timeline: the GPUs of two hosts, and still readable."""
+
+
+def few(shown: str, over_range: str, which: str = "topk") -> str:
+    """Return PromQL for those of the series ``shown`` that are most of interest: the same ones at every moment.
+
+    Args:
+        shown: PromQL of what is drawn.
+        over_range: PromQL of the number that chooses, with the same labels; over the whole time range.
+        which: whether the greatest (topk) or the least (bottomk) are of interest.
+    """
+    return f"{shown} and {which}({FEW}, {over_range})"
+
+
+def few_of(series: str, which: str) -> str:
+    """Return PromQL for those series of a gauge whose mean over the time range is most of interest."""
+    return few(series, f"avg_over_time({series}[$__range] @ end())", which)
+
+
+def few_rates(rate: str, which: str = "topk") -> str:
+    """Return PromQL for those of some rates that are most of interest. ``rate`` has ``%s`` where its window stands."""
+    return few(rate % "[$__rate_interval]", rate % "[$__range] @ end()", which)
+
+
+def states_over_time(selector: str) -> str:
+    """Return PromQL for the states of the deployments that were longest in one that is not well."""
+    bad = "|".join(state for state, code in STATE_CODES.items() if code >= STATE_CODES[State.UNKNOWN])
+    series = f'wattline_deployment_state{{{selector}, state=~"{bad}"}}'
+    return few(state_code(selector), f"sum by (deployment) (avg_over_time({series}[$__range] @ end()))")
+
+
 def power_shares(selector: str) -> str:
     """Return PromQL for the share of time up to each fraction of the limit, over the selected GPUs."""
     name = "wattline_gpu_power_fraction"

@@ -23,12 +23,15 @@ from dashboards.colours import (
 from dashboards.common import (
     ALERTS,
     DEPLOYMENT,
+    FEW,
     OF_ONE,
     OF_ONES_GPUS,
     RECEIVE,
     TRANSMIT,
     Layout,
     active_fraction,
+    few_of,
+    few_rates,
     firing,
     gpu_activity,
     gpu_event_reasons,
@@ -191,7 +194,9 @@ def _histogram() -> heatmap.Panel:
 
 def _per_gpu(title: str, description: str, metric: str, lines: Steps) -> timeseries.Panel:
     return p.threshold_lines(
-        p.graph(title, description, "percentunit", p.over_time(f"{metric}{{{OF_ONES_GPUS}}}", GPU_NAME))
+        p.graph(
+            title, description, "percentunit", p.over_time(few_of(f"{metric}{{{OF_ONES_GPUS}}}", "bottomk"), GPU_NAME)
+        )
         .legend(p.legend_beside("mean", "lastNotNull"))
         .decimals(0)
         .fill_opacity(0)
@@ -309,21 +314,28 @@ def _scaling() -> list[xychart.Panel]:
 
 
 def _efficiency() -> list[timeseries.Panel]:
+    def each_kind(metric: str, which: str) -> list[prometheus.Dataquery]:
+        return [
+            p.over_time(few_of(f'{metric}{{{OF_ONE}, kind="{kind}"}}', which), "{{instance}} · {{kind}}")
+            for kind in ("generation", "total")
+        ]
+
     return [
         p.graph(
             "How many tokens does a watt buy?",
             "Tokens per second and watt, of each host: its token delta divided by its energy delta over the same "
             "window. “generation” counts generated tokens, “total” prompt tokens too; a long prompt makes them differ "
-            "by a factor of ten. With one engine over several hosts, each host divides by its own power only.",
+            "by a factor of ten. With one engine over several hosts, each host divides by its own power only. Up to "
+            f"{FEW} hosts, those that get least.",
             p.TOKENS_PER_JOULE,
-            p.over_time(f"wattline_tokens_per_watt{{{OF_ONE}}}", "{{instance}} · {{kind}}"),
+            *each_kind("wattline_tokens_per_watt", "bottomk"),
         ),
         p.graph(
             "What does a token cost?",
             "Energy for each token, of each host. There is no line while no token comes: the cost is then not 0 but "
-            "has no meaning.",
+            f"has no meaning. Up to {FEW} hosts, those that pay most.",
             "joule",
-            p.over_time(f"wattline_joules_per_token{{{OF_ONE}}}", "{{instance}} · {{kind}}"),
+            *each_kind("wattline_joules_per_token", "topk"),
         ),
     ]
 
@@ -447,28 +459,32 @@ def _engines() -> list[Any]:
         p.graph(
             "Has the KV cache room?",
             "Share of each engine's KV cache in use. Requests that queue while it is far from full are held back by a "
-            "flag, not by memory; near 100 % the cache is the limit.",
+            f"flag, not by memory; near 100 % the cache is the limit. Up to {FEW} engines, the fullest.",
             "percentunit",
-            p.over_time(f"wattline_engine_kv_cache_usage_ratio{{{OF_ONE}}}", "{{instance}} · {{engine}}"),
+            p.over_time(
+                few_of(f"wattline_engine_kv_cache_usage_ratio{{{OF_ONE}}}", "topk"), "{{instance}} · {{engine}}"
+            ),
         ).max(1),
         p.graph(
             "Has the scheduler anything to do?",
             "Share of time in which the engine's scheduler had no work, by its own account. Near 0 with low power: the "
-            "host is busy, or stuck. Only engines that tell it: SGLang 0.5.20 and newer.",
+            f"host is busy, or stuck. Only engines that tell it: SGLang 0.5.20 and newer. Up to {FEW}, the busiest.",
             "percentunit",
-            p.over_time(f"wattline_engine_scheduler_idle_ratio{{{OF_ONE}}}", "{{instance}} · {{engine}}"),
+            p.over_time(
+                few_of(f"wattline_engine_scheduler_idle_ratio{{{OF_ONE}}}", "bottomk"), "{{instance}} · {{engine}}"
+            ),
         ).max(1),
         p.graph(
             "Which engine makes the tokens?",
             "Tokens per second of each engine, from its counters. They survive restarts of the engine; an engine that "
-            "is down has no line.",
+            f"is down has no line. Up to {FEW} engines, those that make least.",
             p.TOKENS_PER_SECOND,
             p.over_time(
-                f"rate(wattline_engine_generation_tokens_total{{{OF_ONE}}}[$__rate_interval])",
+                few_rates(f"rate(wattline_engine_generation_tokens_total{{{OF_ONE}}}%s)", "bottomk"),
                 "{{instance}} · {{engine}} · generated",
             ),
             p.over_time(
-                f"rate(wattline_engine_prompt_tokens_total{{{OF_ONE}}}[$__rate_interval])",
+                few_rates(f"rate(wattline_engine_prompt_tokens_total{{{OF_ONE}}}%s)", "bottomk"),
                 "{{instance}} · {{engine}} · prompt",
             ),
         ),
@@ -573,7 +589,7 @@ def build() -> dashboard.Dashboard:
             "Mean power of each GPU over the window as a share of its enforced limit. Lines: below "
             f"{T.idle_tdp_fraction:.0%} it idles, below {T.low_tdp_fraction:.0%} a loaded deployment is low on "
             f"power, from {T.saturated_tdp_fraction:.0%} it is saturated. GPUs of one tensor-parallel engine move "
-            "together.",
+            f"together. Up to {FEW} GPUs, the lowest; the table below has all.",
             "wattline_gpu_tdp_fraction",
             OF_LIMIT_STEPS,
         ),
@@ -585,7 +601,7 @@ def build() -> dashboard.Dashboard:
             "How much of its active power does each GPU use?",
             "Power above the idle floor as a share of what there is above it. Below "
             f"{T.idle_active_fraction:.0%} with work held, the GPU does nothing that counts. Boards differ in how much "
-            "they draw idle, this number does not.",
+            f"they draw idle, this number does not. Up to {FEW} GPUs, the lowest.",
             "wattline_gpu_active_power_fraction",
             ACTIVE_STEPS,
         ),

@@ -11,6 +11,7 @@ from dashboards.colours import FAULT, FINE, LIMIT, LIMIT_OTHER, POWER, STATE_COL
 from dashboards.common import (
     ALERTS,
     BY_DEPLOYMENT,
+    FEW,
     FLEET,
     OF_EXPORTER,
     SAME,
@@ -18,12 +19,14 @@ from dashboards.common import (
     WASTE,
     Layout,
     active_fraction,
+    few_rates,
     firing,
     new,
     of_deployments,
     of_limit,
     power_shares,
     state_code,
+    states_over_time,
     to_deployment,
     to_gpu,
     tokens_per_second,
@@ -366,32 +369,33 @@ def _trust() -> list[tuple[Builder[d.Panel], int, int]]:
     cost = p.graph(
         "What does reading cost?",
         "Time that one reading takes, 99th percentile over all sources of a host. It is spent beside the work, on "
-        "threads of the exporter; a driver that grows slow shows here first.",
+        f"threads of the exporter; a driver that grows slow shows here first. Up to {FEW} hosts, the slowest.",
         "s",
         p.over_time(
-            "histogram_quantile(0.99, sum by (le, instance) "
-            f"(rate(wattline_source_read_seconds_bucket{{{OF_EXPORTER}}}[$__rate_interval])))",
+            few_rates(
+                "histogram_quantile(0.99, sum by (le, instance) "
+                f"(rate(wattline_source_read_seconds_bucket{{{OF_EXPORTER}}}%s)))"
+            ),
             "{{instance}}",
         ),
     )
     errors = p.graph(
         "Which readings fail?",
         "Failed readings per second by host and kind. One failing call costs one series of one GPU; an engine that "
-        "does not answer costs that engine. The table above says which source it is.",
+        f"does not answer costs that engine. The table above says which source it is. Up to {FEW} lines, the most.",
         "cps",
         p.over_time(
-            f"sum by (instance, kind) (rate(wattline_source_errors_total{{{OF_EXPORTER}}}[$__rate_interval]))",
+            few_rates(f"sum by (instance, kind) (rate(wattline_source_errors_total{{{OF_EXPORTER}}}%s))"),
             "{{instance}} · {{kind}}",
         ),
     ).axis_soft_max(1)
     rejected = p.graph(
         "Which readings were too strange to believe?",
         "Readings per second that were obtained and thrown away because no board or engine can mean them, such as a "
-        "power of 16 MW or tokens that run backwards.",
+        f"power of 16 MW or tokens that run backwards. Up to {FEW} lines, the most.",
         "cps",
         p.over_time(
-            "sum by (instance, reading) "
-            f"(rate(wattline_source_rejected_readings_total{{{OF_EXPORTER}}}[$__rate_interval]))",
+            few_rates(f"sum by (instance, reading) (rate(wattline_source_rejected_readings_total{{{OF_EXPORTER}}}%s))"),
             "{{instance}} · {{reading}}",
         ),
     ).axis_soft_max(1)
@@ -454,10 +458,11 @@ def build() -> dashboard.Dashboard:
     layout.place(
         p.timeline(
             "When was each deployment in which state?",
-            "One row a deployment; the colour is its state, over several hosts the one that matters most. A gap "
-            "means that there is no data for that time: nobody knows, and it does not mean idle. States shorter "
-            "than the step of the graph may be missed; the counters in the other panels miss nothing.",
-            p.over_time(state_code(BY_DEPLOYMENT), "{{deployment}}"),
+            f"One row a deployment, up to {FEW}: those that were longest unknown or worse. The colour is its state, "
+            "over several hosts the one that matters most. A gap means that there is no data for that time: nobody "
+            "knows, and it does not mean idle. States shorter than the step of the graph may be missed; the counters "
+            "in the other panels miss nothing.",
+            p.over_time(states_over_time(BY_DEPLOYMENT), "{{deployment}}"),
         ).mappings(p.words(p.STATES)),
         24,
         7,

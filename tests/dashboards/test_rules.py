@@ -151,12 +151,21 @@ def test_counters_are_only_read_as_rates(target: Target) -> None:
 
 
 def test_rates_over_time_use_the_interval_that_grafana_works_out(target: Target) -> None:
-    for window in re.findall(r"\[([^\]]+)\]", target.expr):
+    # What is drawn may be chosen by the whole time range, as a number of its own: once, and not at each moment.
+    for window in re.findall(r"\[([^\]]+)\](?! @ end)", target.expr):
         if window == ALERTED["energy_window"] and "energy_joules_total" in target.expr and target.target.get("instant"):
             continue  # What an alert reports is shown over the alert's window.
         if window == "60s" and target.panel["type"] == "xychart":
             continue  # Set against a mean over the exporter's window.
         assert window == ("$__range" if target.target.get("instant") else "$__rate_interval")
+
+
+def test_what_is_chosen_by_the_whole_time_range_is_chosen_once(target: Target) -> None:
+    """A topk at each moment draws pieces of many lines."""
+    assert re.findall(r"\[([^\]]+)\] @ end\(\)", target.expr) in ([], ["$__range"])
+    if target.target.get("range") and re.search(r"\b(top|bottom)k\(", target.expr):
+        assert "[$__range] @ end()" in target.expr
+    assert "@" not in target.expr.replace("[$__range] @ end()", "")
 
 
 def test_a_query_is_either_for_now_or_over_time(target: Target) -> None:
