@@ -255,8 +255,8 @@ def _annotations(scope: Scope) -> list[Builder[d.AnnotationQuery]]:
         .tag_keys("alertname,severity")
     )
     # The state now, unless it was the same one step ago; and only where there was one then, so that a restart of
-    # Prometheus is no change of state. Grafana asks once a minute at most, and for 100 moments or few more: over longer
-    # times a step is longer, and whoever looked back a minute would miss what lies between.
+    # Prometheus is no change of state. Grafana asks once a minute at most, and some releases for 100 moments only: over
+    # longer times a step is longer, and whoever looked back a minute would miss what lies between.
     states = f"wattline_deployment_state{{{scope.selector}}}"
     before = f"{states} offset $__interval == 1"
     changed = (
