@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from grafana_foundation_sdk.builders import dashboard, prometheus, timeseries
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import dashboard as d
@@ -69,12 +71,44 @@ def tokens_per_watt(selector: str, by: str = "by (deployment) ") -> str:
     return f"{tokens_per_second(selector, 'generation', by)} / sum {by}(wattline_power_watts{{{selector}}})"
 
 
-def wasted_watt_hours(selector: str, by: str = "by (deployment) ") -> str:
-    """Return PromQL for the energy spent in the states of waste over the time range, in watt hours."""
+def wasted_watt_hours(selector: str, by: str = "by (deployment) ", window: str = "$__range") -> str:
+    """Return PromQL for the energy spent in the states of waste, in watt hours; over the time range, or a window."""
     return (
         f"sum {by}(increase(wattline_deployment_state_energy_joules_total"
-        f'{{{selector}, state=~"{WASTE}"}}[$__range])) / 3600'
+        f'{{{selector}, state=~"{WASTE}"}}[{window}])) / 3600'
     )
+
+
+FEW = 16
+"""The most lines of one kind in a graph, and the most rows of a timeline: the GPUs of two hosts, and still readable."""
+
+
+def few(shown: str, over_range: str, which: str = "topk") -> str:
+    """Return PromQL for those of the series ``shown`` that are most of interest: the same ones at every moment.
+
+    Args:
+        shown: PromQL of what is drawn.
+        over_range: PromQL of the number that chooses, with the same labels; over the whole time range.
+        which: whether the greatest (topk) or the least (bottomk) are of interest.
+    """
+    return f"{shown} and {which}({FEW}, {over_range})"
+
+
+def few_of(series: str, which: str) -> str:
+    """Return PromQL for those series of a gauge whose mean over the time range is most of interest."""
+    return few(series, f"avg_over_time({series}[$__range] @ end())", which)
+
+
+def few_rates(rate: str, which: str = "topk") -> str:
+    """Return PromQL for those of some rates that are most of interest. ``rate`` has ``%s`` where its window stands."""
+    return few(rate % "[$__rate_interval]", rate % "[$__range] @ end()", which)
+
+
+def states_over_time(selector: str) -> str:
+    """Return PromQL for the states of the deployments that were longest in one that is not well."""
+    bad = "|".join(state for state, code in STATE_CODES.items() if code >= STATE_CODES[State.UNKNOWN])
+    series = f'wattline_deployment_state{{{selector}, state=~"{bad}"}}'
+    return few(state_code(selector), f"sum by (deployment) (avg_over_time({series}[$__range] @ end()))")
 
 
 def power_shares(selector: str) -> str:
@@ -171,30 +205,67 @@ def variables(*, one_deployment: bool = False, gpu: str | None = None) -> list[B
 # --- Dashboards ------------------------------------------------------------------------------------------------------
 
 
-def _annotations(selector: str) -> list[Builder[d.AnnotationQuery]]:
+@dataclass(frozen=True)
+class Scope:
+    """What the annotations of a dashboard are about."""
+
+    alerts: str
+    """PromQL for the alerts that fire."""
+    selector: str = ""
+    """Picks the deployments whose states change."""
+    only: str = ""
+    """PromQL that leaves out some of them."""
+
+
+def of_deployments(selector: str) -> Scope:
+    """Return the scope of the deployments and nodes that a selector picks."""
+    # An alert over several hosts has no instance: only the deployment picks alerts.
+    deployment = selector.split(",", maxsplit=1)[0]
+    return Scope(f"ALERTS{{{ALERTS}, {deployment}}}", selector)
+
+
+def of_one_gpu() -> Scope:
+    """Return the scope of the one GPU that is picked: its own alerts, and those of its deployment and its node."""
+    gpu = f"wattline_gpu_up{{{OF_GPU}}}"
+    # The series stays when the GPU is lost, but not when the exporter is: its last hour tells whose node it was.
+    known = f"last_over_time({gpu}[1h])"
+    by_labels = [f"ALERTS{{{ALERTS}, {OF_GPU}}}"]
+    by_labels += [
+        f'ALERTS{{{ALERTS}, uuid="", {selector}}} and on ({labels}) {known}'
+        for selector, labels in (
+            ('deployment!="", instance=""', "deployment"),
+            ('deployment!="", instance!=""', "deployment, instance"),
+            ('deployment="", instance!=""', "instance"),
+        )
+    ]
+    return Scope(" or ".join(by_labels), only=f" and on ({SAME}) {gpu}")
+
+
+def _annotations(scope: Scope) -> list[Builder[d.AnnotationQuery]]:
     firing = (
         dashboard.AnnotationQuery()
         .name("Alerts")
         .datasource(DATASOURCE)
         .enable(True)
         .icon_color(FAULT)
-        .expr(f"ALERTS{{{ALERTS}, {selector.split(',', maxsplit=1)[0]}}}")
+        .expr(scope.alerts)
         .step("60s")
         .title_format("{{alertname}}")
         .text_format("{{severity}} · {{deployment}}")
         .tag_keys("alertname,severity")
     )
-    # The state now, unless it was the same a minute ago; and only where there was one a minute ago, so that a restart
-    # of Prometheus is no change of state.
-    states = f"wattline_deployment_state{{{selector}}} == 1"
-    before = f"wattline_deployment_state{{{selector}}} offset 1m == 1"
+    # The state now, unless it was the same one step ago; and only where there was one then, so that a restart of
+    # Prometheus is no change of state. Grafana asks once a minute at most, and some releases for 100 moments only: over
+    # longer times a step is longer, and whoever looked back a minute would miss what lies between.
+    states = f"wattline_deployment_state{{{scope.selector}}}"
+    before = f"{states} offset $__interval == 1"
     changed = (
         dashboard.AnnotationQuery()
         .name("State changes")
         .datasource(DATASOURCE)
         .enable(True)
         .icon_color(STATE_COLOURS[State.SATURATED])
-        .expr(f"({states} unless ({before})) and on ({SAME}) ({before})")
+        .expr(f"({states} == 1 unless {before}) and on ({SAME}) {before}{scope.only}")
         .step("60s")
         .title_format("{{deployment}}: {{state}}")
         .text_format("on {{instance}}")
@@ -204,7 +275,7 @@ def _annotations(selector: str) -> list[Builder[d.AnnotationQuery]]:
 
 
 def new(
-    uid: str, title: str, description: str, listed: list[Builder[d.VariableModel]], since: str, selector: str
+    uid: str, title: str, description: str, listed: list[Builder[d.VariableModel]], since: str, scope: Scope
 ) -> dashboard.Dashboard:
     """Start a dashboard: not editable in place, linked to the others by their tag, keeping variables and time."""
     board = (
@@ -227,7 +298,7 @@ def new(
         )
     )
     board.variables(listed)
-    board.annotations(_annotations(selector))
+    board.annotations(_annotations(scope))
     return board
 
 

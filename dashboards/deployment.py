@@ -23,16 +23,20 @@ from dashboards.colours import (
 from dashboards.common import (
     ALERTS,
     DEPLOYMENT,
+    FEW,
     OF_ONE,
     OF_ONES_GPUS,
     RECEIVE,
     TRANSMIT,
     Layout,
     active_fraction,
+    few_of,
+    few_rates,
     firing,
     gpu_activity,
     gpu_event_reasons,
     new,
+    of_deployments,
     of_limit,
     power_shares,
     state_code,
@@ -44,6 +48,7 @@ from dashboards.common import (
 from dashboards.scales import ACTIVE_STEPS, OF_LIMIT_STEPS, SHARE_OF_LINK_STEPS, Steps
 from dashboards.thresholds import judged_by
 from dashboards.words import EVIDENCE
+from exporter.analysis.plan import Plan
 from exporter.analysis.snapshot import State
 from exporter.publish.words import CAUSE_TITLES, STATE_TITLES
 
@@ -60,6 +65,8 @@ if TYPE_CHECKING:
     )
 
 T = judged_by()
+WINDOW = f"{Plan().window:g}s"
+"""Over which the exporter takes its means, unless it is configured otherwise."""
 GPU_NAME = "{{instance}} · GPU {{gpu}}"
 ALL = ""
 """No grouping: everything selected belongs to the one deployment."""
@@ -187,7 +194,9 @@ def _histogram() -> heatmap.Panel:
 
 def _per_gpu(title: str, description: str, metric: str, lines: Steps) -> timeseries.Panel:
     return p.threshold_lines(
-        p.graph(title, description, "percentunit", p.over_time(f"{metric}{{{OF_ONES_GPUS}}}", GPU_NAME))
+        p.graph(
+            title, description, "percentunit", p.over_time(few_of(f"{metric}{{{OF_ONES_GPUS}}}", "bottomk"), GPU_NAME)
+        )
         .legend(p.legend_beside("mean", "lastNotNull"))
         .decimals(0)
         .fill_opacity(0)
@@ -276,13 +285,16 @@ def _gpus() -> table.Panel:
 
 
 def _scaling() -> list[xychart.Panel]:
-    running = (f"sum(wattline_engine_running_requests{{{OF_ONE}}})", "requests running")
+    # What runs upwards is a mean over the exporter's window: so must be what it is set against, or a point joins the
+    # tokens of a burst with the silence after it. Where nothing runs there is nothing to scale.
+    held = f"sum(avg_over_time(wattline_engine_running_requests{{{OF_ONE}}}[{WINDOW}])) >= 1"
+    running = (held, "requests running")
     return [
         p.scatter(
             "Does more concurrency still bring more tokens?",
-            "One point for each moment of the time range. While points climb with the requests, more load brings "
-            "more throughput; where they flatten, it only brings waiting. Points far below the others are bad "
-            "moments at the same load.",
+            f"One point for each moment of the time range at which requests ran: both values are means over {WINDOW}. "
+            "While points climb with the requests, more load brings more throughput; where they flatten, it only "
+            "brings waiting. Points far below the others are bad moments at the same load.",
             p.TOKENS_PER_SECOND,
             running,
             (tokens_per_second(OF_ONE, "generation", ALL), "generated tokens/s"),
@@ -290,9 +302,9 @@ def _scaling() -> list[xychart.Panel]:
         ),
         p.scatter(
             "Does more concurrency still bring more tokens per watt?",
-            "One point for each moment of the time range: generated tokens per second and watt, that is tokens per "
-            "joule. Compare a deployment with itself at the same concurrency only: model, batch and context move this "
-            "number by a factor of ten and more.",
+            "One point for each moment of the time range at which requests ran: generated tokens per second and watt, "
+            f"that is tokens per joule, and requests, as means over {WINDOW}. Compare a deployment with itself at the "
+            "same concurrency only: model, batch and context move this number by a factor of ten and more.",
             p.TOKENS_PER_JOULE,
             running,
             (tokens_per_watt(OF_ONE, ALL), "tokens per watt"),
@@ -302,21 +314,28 @@ def _scaling() -> list[xychart.Panel]:
 
 
 def _efficiency() -> list[timeseries.Panel]:
+    def each_kind(metric: str, which: str) -> list[prometheus.Dataquery]:
+        return [
+            p.over_time(few_of(f'{metric}{{{OF_ONE}, kind="{kind}"}}', which), "{{instance}} · {{kind}}")
+            for kind in ("generation", "total")
+        ]
+
     return [
         p.graph(
             "How many tokens does a watt buy?",
             "Tokens per second and watt, of each host: its token delta divided by its energy delta over the same "
             "window. “generation” counts generated tokens, “total” prompt tokens too; a long prompt makes them differ "
-            "by a factor of ten. With one engine over several hosts, each host divides by its own power only.",
+            "by a factor of ten. With one engine over several hosts, each host divides by its own power only. Up to "
+            f"{FEW} hosts, those that get least.",
             p.TOKENS_PER_JOULE,
-            p.over_time(f"wattline_tokens_per_watt{{{OF_ONE}}}", "{{instance}} · {{kind}}"),
+            *each_kind("wattline_tokens_per_watt", "bottomk"),
         ),
         p.graph(
             "What does a token cost?",
             "Energy for each token, of each host. There is no line while no token comes: the cost is then not 0 but "
-            "has no meaning.",
+            f"has no meaning. Up to {FEW} hosts, those that pay most.",
             "joule",
-            p.over_time(f"wattline_joules_per_token{{{OF_ONE}}}", "{{instance}} · {{kind}}"),
+            *each_kind("wattline_joules_per_token", "topk"),
         ),
     ]
 
@@ -413,19 +432,23 @@ def _pcie() -> list[timeseries.Panel]:
 
 
 def _peers() -> stat.Panel:
-    def total(metric: str) -> str:
-        return f"sum({metric}{{{OF_ONES_GPUS}}})"
+    # Each of a pair counts the other, and every GPU of its host, whoever it serves.
+    hosts = f"on (job, instance) wattline_gpu_up{{{OF_ONES_GPUS}}}"
+
+    def pairs(metric: str) -> str:
+        return f'sum({metric}{{instance=~"$node"}} and {hosts}) / 2'
 
     return (
         p.number(
             "Peer to peer?",
-            "Pairs of GPUs on one host that can read each other's memory directly, of the pairs there are. 0 with "
-            "several GPUs means that every collective goes through the host. A guest that does not see the topology "
-            "has no data.",
+            "Pairs of GPUs on one host that can read each other's memory directly, of the pairs there are, over all "
+            "GPUs of the deployment's hosts. 0 with several GPUs means that every collective goes through the host. A "
+            "guest that does not see the topology has no data.",
             "none",
-            p.now(total("wattline_gpu_p2p_peers"), "peer-to-peer"),
-            p.now(total("wattline_gpu_p2p_peers_possible"), "possible"),
+            p.now(pairs("wattline_gpu_p2p_peers"), "peer-to-peer"),
+            p.now(pairs("wattline_gpu_p2p_peers_possible"), "possible"),
         )
+        .decimals(0)
         .text_mode(c.BigValueTextMode.VALUE_AND_NAME)
         .text(common.VizTextDisplayOptions().title_size(16).value_size(48))
     )
@@ -436,28 +459,32 @@ def _engines() -> list[Any]:
         p.graph(
             "Has the KV cache room?",
             "Share of each engine's KV cache in use. Requests that queue while it is far from full are held back by a "
-            "flag, not by memory; near 100 % the cache is the limit.",
+            f"flag, not by memory; near 100 % the cache is the limit. Up to {FEW} engines, the fullest.",
             "percentunit",
-            p.over_time(f"wattline_engine_kv_cache_usage_ratio{{{OF_ONE}}}", "{{instance}} · {{engine}}"),
+            p.over_time(
+                few_of(f"wattline_engine_kv_cache_usage_ratio{{{OF_ONE}}}", "topk"), "{{instance}} · {{engine}}"
+            ),
         ).max(1),
         p.graph(
             "Has the scheduler anything to do?",
             "Share of time in which the engine's scheduler had no work, by its own account. Near 0 with low power: the "
-            "host is busy, or stuck. Only engines that tell it: SGLang 0.5.20 and newer.",
+            f"host is busy, or stuck. Only engines that tell it: SGLang 0.5.20 and newer. Up to {FEW}, the busiest.",
             "percentunit",
-            p.over_time(f"wattline_engine_scheduler_idle_ratio{{{OF_ONE}}}", "{{instance}} · {{engine}}"),
+            p.over_time(
+                few_of(f"wattline_engine_scheduler_idle_ratio{{{OF_ONE}}}", "bottomk"), "{{instance}} · {{engine}}"
+            ),
         ).max(1),
         p.graph(
             "Which engine makes the tokens?",
             "Tokens per second of each engine, from its counters. They survive restarts of the engine; an engine that "
-            "is down has no line.",
+            f"is down has no line. Up to {FEW} engines, those that make least.",
             p.TOKENS_PER_SECOND,
             p.over_time(
-                f"rate(wattline_engine_generation_tokens_total{{{OF_ONE}}}[$__rate_interval])",
+                few_rates(f"rate(wattline_engine_generation_tokens_total{{{OF_ONE}}}%s)", "bottomk"),
                 "{{instance}} · {{engine}} · generated",
             ),
             p.over_time(
-                f"rate(wattline_engine_prompt_tokens_total{{{OF_ONE}}}[$__rate_interval])",
+                few_rates(f"rate(wattline_engine_prompt_tokens_total{{{OF_ONE}}}%s)", "bottomk"),
                 "{{instance}} · {{engine}} · prompt",
             ),
         ),
@@ -494,7 +521,7 @@ def build() -> dashboard.Dashboard:
         "The story of one deployment: work, power, what came of it, and why power is low.",
         variables(one_deployment=True, gpu="many"),
         "now-3h",
-        OF_ONE,
+        of_deployments(OF_ONE),
     )
     layout = Layout(board)
     layout.place(_state(), 4, 4)
@@ -562,7 +589,7 @@ def build() -> dashboard.Dashboard:
             "Mean power of each GPU over the window as a share of its enforced limit. Lines: below "
             f"{T.idle_tdp_fraction:.0%} it idles, below {T.low_tdp_fraction:.0%} a loaded deployment is low on "
             f"power, from {T.saturated_tdp_fraction:.0%} it is saturated. GPUs of one tensor-parallel engine move "
-            "together.",
+            f"together. Up to {FEW} GPUs, the lowest; the table below has all.",
             "wattline_gpu_tdp_fraction",
             OF_LIMIT_STEPS,
         ),
@@ -574,7 +601,7 @@ def build() -> dashboard.Dashboard:
             "How much of its active power does each GPU use?",
             "Power above the idle floor as a share of what there is above it. Below "
             f"{T.idle_active_fraction:.0%} with work held, the GPU does nothing that counts. Boards differ in how much "
-            "they draw idle, this number does not.",
+            f"they draw idle, this number does not. Up to {FEW} GPUs, the lowest.",
             "wattline_gpu_active_power_fraction",
             ACTIVE_STEPS,
         ),

@@ -11,6 +11,7 @@ from dashboards.colours import FAULT, FINE, LIMIT, LIMIT_OTHER, POWER, STATE_COL
 from dashboards.common import (
     ALERTS,
     BY_DEPLOYMENT,
+    FEW,
     FLEET,
     OF_EXPORTER,
     SAME,
@@ -18,11 +19,14 @@ from dashboards.common import (
     WASTE,
     Layout,
     active_fraction,
+    few_rates,
     firing,
     new,
+    of_deployments,
     of_limit,
     power_shares,
     state_code,
+    states_over_time,
     to_deployment,
     to_gpu,
     tokens_per_second,
@@ -31,7 +35,7 @@ from dashboards.common import (
     wasted_watt_hours,
 )
 from dashboards.scales import ACTIVE_STEPS, OF_LIMIT_STEPS
-from dashboards.thresholds import SIGN_OF_LIFE, alerted_by, judged_by
+from dashboards.thresholds import SIGN_OF_LIFE, alerted_by, alerted_over, judged_by
 from exporter.analysis.snapshot import State
 from exporter.publish.words import STATE_TITLES
 
@@ -40,7 +44,11 @@ if TYPE_CHECKING:
     from grafana_foundation_sdk.models import dashboard as d
 
 T = judged_by()
-TODAY = "now/d"
+# An alert that is about no deployment has no row to stand in.
+OF_SOME_DEPLOYMENT = ALERTS + ', deployment=~"$deployment", deployment!=""'
+WASTE_WINDOW = alerted_over("energy_window")
+"""As EnergyWasted looks back. Not a time range of the panel's own: a link out of such a panel loses the time range."""
+WASTED = f"Wasted in {WASTE_WINDOW}"
 
 
 def _strip(layout: Layout) -> None:
@@ -77,15 +85,14 @@ def _strip(layout: Layout) -> None:
     )
     layout.place(
         p.number(
-            "Wasted today",
-            "Energy spent idle while busy or stalled since midnight; for a fixed time range, within that range. Red "
-            "from the amount that the alert EnergyWasted reports. Idle power without work is not counted here.",
+            WASTED,
+            f"Energy that all deployments spent idle while busy or stalled in the {WASTE_WINDOW} up to the end of the "
+            "time range. Red from the amount that the alert EnergyWasted reports for a single deployment over the same "
+            "window. Idle power without work is not counted here.",
             "watth",
-            p.now(wasted_watt_hours(BY_DEPLOYMENT, ""), "energy"),
+            p.now(wasted_watt_hours(BY_DEPLOYMENT, "", WASTE_WINDOW), "energy"),
         )
         .decimals(2)
-        .time_from(TODAY)
-        .hide_time_override(True)
         .thresholds(p.steps((None, FINE), (1, POWER), (1000 * alerted_by("energy_wasted"), FAULT)))
         .color_scheme(p.by_thresholds()),
         4,
@@ -142,8 +149,8 @@ def _deployments() -> table.Panel:
         "Which deployment wastes watts?",
         "One row a deployment, summed over its hosts, worst first; click a name for its story. “Of limit” is the "
         "power as a share of the enforced limits, “Active” the share of the power above the idle floor: both mean "
-        "trouble only while work is held. “Wasted today” is energy spent idle while busy or stalled since midnight "
-        "(for a fixed time range: within it). An empty cell was not measured; it is not 0.",
+        f"trouble only while work is held. “{WASTED}” is energy spent idle while busy or stalled in the {WASTE_WINDOW} "
+        "up to the end of the time range. An empty cell was not measured; it is not 0.",
         [
             (
                 "Deployment",
@@ -195,8 +202,8 @@ def _deployments() -> table.Panel:
                 narrow | {"unit": "none", "decimals": 2, "custom__width": 95},
             ),
             (
-                "Wasted today",
-                p.column(wasted_watt_hours(BY_DEPLOYMENT)),
+                WASTED,
+                p.column(wasted_watt_hours(BY_DEPLOYMENT, window=WASTE_WINDOW)),
                 narrow
                 | {
                     "unit": "watth",
@@ -212,7 +219,7 @@ def _deployments() -> table.Panel:
             ),
             (
                 "Alerts",
-                p.column(firing("by (deployment) ", BY_DEPLOYMENT, ALERTS + ', deployment=~"$deployment"')),
+                p.column(firing("by (deployment) ", BY_DEPLOYMENT, OF_SOME_DEPLOYMENT)),
                 narrow
                 | {
                     "decimals": 0,
@@ -229,7 +236,7 @@ def _deployments() -> table.Panel:
             ),
         ],
         sort=("State now", True),
-    ).time_from(TODAY)
+    )
 
 
 def _power_by_state() -> timeseries.Panel:
@@ -362,32 +369,33 @@ def _trust() -> list[tuple[Builder[d.Panel], int, int]]:
     cost = p.graph(
         "What does reading cost?",
         "Time that one reading takes, 99th percentile over all sources of a host. It is spent beside the work, on "
-        "threads of the exporter; a driver that grows slow shows here first.",
+        f"threads of the exporter; a driver that grows slow shows here first. Up to {FEW} hosts, the slowest.",
         "s",
         p.over_time(
-            "histogram_quantile(0.99, sum by (le, instance) "
-            f"(rate(wattline_source_read_seconds_bucket{{{OF_EXPORTER}}}[$__rate_interval])))",
+            few_rates(
+                "histogram_quantile(0.99, sum by (le, instance) "
+                f"(rate(wattline_source_read_seconds_bucket{{{OF_EXPORTER}}}%s)))"
+            ),
             "{{instance}}",
         ),
     )
     errors = p.graph(
         "Which readings fail?",
         "Failed readings per second by host and kind. One failing call costs one series of one GPU; an engine that "
-        "does not answer costs that engine. The table above says which source it is.",
+        f"does not answer costs that engine. The table above says which source it is. Up to {FEW} lines, the most.",
         "cps",
         p.over_time(
-            f"sum by (instance, kind) (rate(wattline_source_errors_total{{{OF_EXPORTER}}}[$__rate_interval]))",
+            few_rates(f"sum by (instance, kind) (rate(wattline_source_errors_total{{{OF_EXPORTER}}}%s))"),
             "{{instance}} · {{kind}}",
         ),
     ).axis_soft_max(1)
     rejected = p.graph(
         "Which readings were too strange to believe?",
         "Readings per second that were obtained and thrown away because no board or engine can mean them, such as a "
-        "power of 16 MW or tokens that run backwards.",
+        f"power of 16 MW or tokens that run backwards. Up to {FEW} lines, the most.",
         "cps",
         p.over_time(
-            "sum by (instance, reading) "
-            f"(rate(wattline_source_rejected_readings_total{{{OF_EXPORTER}}}[$__rate_interval]))",
+            few_rates(f"sum by (instance, reading) (rate(wattline_source_rejected_readings_total{{{OF_EXPORTER}}}%s))"),
             "{{instance}} · {{reading}}",
         ),
     ).axis_soft_max(1)
@@ -442,7 +450,7 @@ def build() -> dashboard.Dashboard:
         "Is any deployment wasting watts? State, power, tokens and waste of every deployment.",
         variables(),
         "now-6h",
-        BY_DEPLOYMENT,
+        of_deployments(BY_DEPLOYMENT),
     )
     layout = Layout(board)
     _strip(layout)
@@ -450,10 +458,11 @@ def build() -> dashboard.Dashboard:
     layout.place(
         p.timeline(
             "When was each deployment in which state?",
-            "One row a deployment; the colour is its state, over several hosts the one that matters most. A gap "
-            "means that there is no data for that time: nobody knows, and it does not mean idle. States shorter "
-            "than the step of the graph may be missed; the counters in the other panels miss nothing.",
-            p.over_time(state_code(BY_DEPLOYMENT), "{{deployment}}"),
+            f"One row a deployment, up to {FEW}: those that were longest unknown or worse. The colour is its state, "
+            "over several hosts the one that matters most. A gap means that there is no data for that time: nobody "
+            "knows, and it does not mean idle. States shorter than the step of the graph may be missed; the counters "
+            "in the other panels miss nothing.",
+            p.over_time(states_over_time(BY_DEPLOYMENT), "{{deployment}}"),
         ).mappings(p.words(p.STATES)),
         24,
         7,

@@ -29,6 +29,7 @@ from dashboards.common import (
     gpu_activity,
     gpu_event_reasons,
     new,
+    of_one_gpu,
     power_shares,
     to_deployment,
     variables,
@@ -373,7 +374,7 @@ def build() -> dashboard.Dashboard:
         "Everything known about one GPU, against its limits.",
         variables(gpu="one"),
         "now-3h",
-        'deployment=~"$deployment", instance=~"$node"',
+        of_one_gpu(),
     )
     layout = Layout(board)
     for panel, width in _numbers():

@@ -29,6 +29,15 @@ def alerted_by(name: str) -> float:
     return float(yaml.safe_load((ALERTS / "thresholds.yml").read_text())[name]["value"])
 
 
+def alerted_over(name: str) -> str:
+    """Return a window that alert rules look at, by its name in ``alerts/thresholds.yml``, as PromQL writes it.
+
+    Raises:
+        KeyError: there is no such window.
+    """
+    return str(yaml.safe_load((ALERTS / "thresholds.yml").read_text())[name]["value"])
+
+
 def alert_names() -> list[str]:
     """Return the names of all alert rules, sorted; the sign of life that always fires is not one of them.
 

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from exporter.analysis.snapshot import Cause, State
 
-STATE_CODES: dict[State, int] = {state: code for code, state in enumerate(State)}
+STATE_CODES: dict[State, int] = {
+    state: code
+    for code, state in enumerate(
+        (
+            State.IDLE,
+            State.WORKING,
+            State.SATURATED,
+            # Nobody knows, so nobody may say that all is well; but what is known to be wrong matters more.
+            State.UNKNOWN,
+            State.LOW_POWER,
+            State.IDLE_WHILE_BUSY,
+            State.STALLED,
+        )
+    )
+}
 """A number for each state, rising with how much it matters: the greatest of several is the one to look at."""
 
 WASTE_STATES = (State.IDLE_WHILE_BUSY, State.STALLED)

@@ -1,9 +1,9 @@
 """Draws the pictures of docs/: ``python -m dashboards.pictures.draw [NAME ...]`` from the repository's root.
 
-The simulated rig lives through its story without waiting, a real Prometheus holds that past, every query of the
-committed dashboards is run, and Grafana's own components draw the answers in a headless Chromium. Needs what
-``make servers`` fetches, Pillow, npm, and the Debian package chromium; npm's packages (half a gigabyte) go to
-build/pictures.
+The simulated rig lives through its story without waiting, a real Prometheus holds that past and what the alert rules
+say about it, every query of the committed dashboards is run, and Grafana's own components draw the answers in a
+headless Chromium. Needs what ``make servers`` fetches, Pillow, npm, and the Debian package chromium; npm's packages
+(half a gigabyte) go to build/pictures.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
+from tests.dashboards.alarms import alarms
 from tests.dashboards.boards import filled, load
 from tests.dashboards.history import openmetrics
 from tests.dashboards.prometheus import serving
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.dashboards.prometheus import Prometheus
 
 ROOT = Path(__file__).parents[2]
@@ -97,6 +100,11 @@ def answered(prometheus: Prometheus, panel: dict[str, Any], picture: Picture) ->
         result = prometheus.at(expr, end) if target.get("instant") else prometheus.over_time(expr, start, end, step)
         targets.append(target | {"result": result, "start": start, "end": end, "step": step})
     return panel | {"targets": targets}
+
+
+def judged(prometheus: Prometheus) -> Iterator[str]:
+    """Return what the alert rules say about that past."""
+    return alarms(prometheus, START + SCRAPE, START + SECONDS // SCRAPE * SCRAPE)
 
 
 def bundle() -> Path:
@@ -184,7 +192,7 @@ def main(names: list[str]) -> None:
     folder = bundle()
     with (
         tempfile.TemporaryDirectory() as past,
-        serving(Path(past), openmetrics(START, SECONDS)) as prometheus,
+        serving(Path(past), openmetrics(START, SECONDS), more=judged) as prometheus,
     ):
         for name in names or WANTED:
             picture = WANTED[name]

@@ -255,11 +255,11 @@ function Scatter({ data, width, height }: any) {
   };
   const shown = (field: any, value: number) => G.formattedValueToString(field.display(value));
   const draw: Draw = (pen, wide, tall) => {
-    const [left, bottom] = [92, tall - 45];
+    const [left, top, bottom] = [92, 8, tall - 45];
     const right = wide - 12;
     const [toX, toY] = [most(x), most(y)];
     const px = (value: number) => left + (value / toX) * (right - left);
-    const py = (value: number) => bottom - (value / toY) * bottom;
+    const py = (value: number) => bottom - (value / toY) * (bottom - top);
     pen.fillStyle = text;
     pen.strokeStyle = 'rgba(204, 204, 220, 0.12)';
     for (const value of ticks(toY)) {

@@ -14,7 +14,7 @@ from prometheus_client import generate_latest
 
 from exporter.analysis.observer import Observer
 from exporter.analysis.plan import DeploymentPlan, EnginePlan
-from exporter.analysis.snapshot import SourceView, State
+from exporter.analysis.snapshot import SourceView
 from exporter.publish.collector import Registry
 from tests.recording.simulated import ENGINE, URL, plan, watch
 
@@ -43,7 +43,6 @@ FLEET = (
     Host("node-d:10087", "qwen-235b", "partial_idle"),
     Host("node-e:10087", "mistral", "gpu_lost"),
 )
-ALARMS = {State.IDLE_WHILE_BUSY: "GpuIdleWhileBusy", State.STALLED: "InferenceStalled"}
 
 
 def openmetrics(start: float, seconds: float, hosts: tuple[Host, ...] = FLEET) -> Iterator[str]:
@@ -69,9 +68,6 @@ def openmetrics(start: float, seconds: float, hosts: tuple[Host, ...] = FLEET) -
                     if line.startswith("wattline_"):
                         yield _labelled(line, host, number) + f" {at}\n"
                 yield f'up{{instance="{host.name}",job="wattline"}} 1 {at}\n'
-                yield from (f"{alarm} 1 {at}\n" for alarm in _alarms(snapshot))
-                if host is hosts[0]:
-                    yield f'ALERTS{{alertname="Watchdog",alertstate="firing",severity="none"}} 1 {at}\n'
     yield "# EOF\n"
 
 
@@ -96,9 +92,3 @@ def _labelled(line: str, host: Host, number: int) -> str:
     name, brace, rest = re.match(r"(\w+)(\{?)(.*)", line).groups()  # type: ignore[union-attr]
     labels = f'{name}{{instance="{host.name}",job="wattline"' + ("," if brace else "}")
     return labels + re.sub(r'"GPU-.', f'"GPU-{number}', rest)
-
-
-def _alarms(snapshot: Snapshot) -> Iterator[str]:
-    for deployment in snapshot.deployments:
-        if name := ALARMS.get(deployment.state):
-            yield f'ALERTS{{alertname="{name}",alertstate="firing",deployment="{deployment.name}",severity="critical"}}'

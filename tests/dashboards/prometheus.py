@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 SERVERS = Path(__file__).parents[2] / ".servers"
 PATIENCE_SECONDS = 30.0
@@ -66,27 +66,53 @@ class Prometheus:
 
 
 @contextmanager
-def serving(folder: Path, lines: Iterable[str], suite: str = "sid") -> Iterator[Prometheus]:
-    """Write a past into ``folder`` and serve it on a free port of the loopback interface."""
-    past, data, config = folder / "past.om", folder / "data", folder / "prometheus.yml"
+def serving(
+    folder: Path,
+    lines: Iterable[str],
+    suite: str = "sid",
+    more: Callable[[Prometheus], Iterable[str]] | None = None,
+) -> Iterator[Prometheus]:
+    """Write a past into ``folder`` and serve it on a free port of the loopback interface.
+
+    Args:
+        folder: an empty one.
+        lines: the past, as OpenMetrics.
+        suite: of Debian, whose Prometheus is to be run.
+        more: what follows from that past, once it can be asked, and is to be served beside it.
+    """
+    _write(folder, lines, suite)
+    if more:
+        with _running(folder, suite) as before:
+            following = list(more(before))
+        _write(folder, following, suite)
+    with _running(folder, suite) as server:
+        yield server
+
+
+def _write(folder: Path, lines: Iterable[str], suite: str) -> None:
+    past = folder / "past.om"
     with past.open("w") as file:
         file.writelines(lines)
     written = subprocess.run(
-        [program("promtool", suite), "tsdb", "create-blocks-from", "openmetrics", "--quiet", past, data],
+        [program("promtool", suite), "tsdb", "create-blocks-from", "openmetrics", "--quiet", past, folder / "data"],
         check=False,
         capture_output=True,
         text=True,
     )
     assert written.returncode == 0, written.stderr
     past.unlink()
+
+
+@contextmanager
+def _running(folder: Path, suite: str) -> Iterator[Prometheus]:
+    config, log = folder / "prometheus.yml", folder / "log"
     config.write_text("{}\n")
-    log = folder / "log"
     with log.open("w") as said:
         server = subprocess.Popen(
             [
                 program("prometheus", suite),
                 f"--config.file={config}",
-                f"--storage.tsdb.path={data}",
+                f"--storage.tsdb.path={folder / 'data'}",
                 "--storage.tsdb.retention.time=100y",
                 "--web.listen-address=127.0.0.1:0",
                 # A series that ended has no mark of its end in a past that was written: it ends when samples do.

@@ -6,10 +6,9 @@ import json
 import re
 
 import pytest
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from dashboards.build import DASHBOARDS, HERE, encoded
+from dashboards.build import DASHBOARDS, HERE, Encoder, encoded
 from tests.dashboards.boards import BOARDS, NAMES
 
 every_board = pytest.mark.parametrize("name", NAMES)
@@ -26,7 +25,7 @@ def test_building_again_gives_the_same_bytes(name: str) -> None:
 
 @every_board
 def test_nothing_is_lost_on_the_way_through_the_schema(name: str) -> None:
-    again = json.loads(JSONEncoder(sort_keys=True).encode(Dashboard.from_json(BOARDS[name])))
+    again = json.loads(Encoder(sort_keys=True).encode(Dashboard.from_json(BOARDS[name])))
     assert again == BOARDS[name]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 every_board = pytest.mark.parametrize("name", NAMES)
 EXCEPTIONS = yaml.safe_load((ROOT / "dashboards" / ".lint").read_text())["exclusions"]
+ALERTED = {
+    name: each["value"] for name, each in yaml.safe_load((ROOT / "alerts" / "thresholds.yml").read_text()).items()
+}
 RATES = {"rate", "irate", "increase"}
 
 
@@ -147,8 +151,21 @@ def test_counters_are_only_read_as_rates(target: Target) -> None:
 
 
 def test_rates_over_time_use_the_interval_that_grafana_works_out(target: Target) -> None:
-    for window in re.findall(r"\[([^\]]+)\]", target.expr):
+    # What is drawn may be chosen by the whole time range, as a number of its own: once, and not at each moment.
+    for window in re.findall(r"\[([^\]]+)\](?! @ end)", target.expr):
+        if window == ALERTED["energy_window"] and "energy_joules_total" in target.expr and target.target.get("instant"):
+            continue  # What an alert reports is shown over the alert's window.
+        if window == "60s" and target.panel["type"] == "xychart":
+            continue  # Set against a mean over the exporter's window.
         assert window == ("$__range" if target.target.get("instant") else "$__rate_interval")
+
+
+def test_what_is_chosen_by_the_whole_time_range_is_chosen_once(target: Target) -> None:
+    """A topk at each moment draws pieces of many lines."""
+    assert re.findall(r"\[([^\]]+)\] @ end\(\)", target.expr) in ([], ["$__range"])
+    if target.target.get("range") and re.search(r"\b(top|bottom)k\(", target.expr):
+        assert "[$__range] @ end()" in target.expr
+    assert "@" not in target.expr.replace("[$__range] @ end()", "")
 
 
 def test_a_query_is_either_for_now_or_over_time(target: Target) -> None:
@@ -206,13 +223,17 @@ def test_no_gauge_is_summed_over_time(target: Target) -> None:
     assert calcs == ["lastNotNull"]
 
 
+def _properties_of(panel: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for override in panel["fieldConfig"]["overrides"]:
+        for prop in override["properties"]:
+            yield prop["id"], prop["value"]
+    for link in panel["fieldConfig"]["defaults"].get("links") or ():
+        yield "links", [link]
+
+
 def _field_properties(name: str) -> Iterator[tuple[str, Any]]:
     for panel in panels(name):
-        for override in panel["fieldConfig"]["overrides"]:
-            for prop in override["properties"]:
-                yield prop["id"], prop["value"]
-        for link in panel["fieldConfig"]["defaults"].get("links") or ():
-            yield "links", [link]
+        yield from _properties_of(panel)
 
 
 @every_board
@@ -226,6 +247,32 @@ def test_links_lead_to_dashboards_that_are_there_with_variables_that_they_have(n
         assert set(re.findall(r"var-(\w+)=", query)) <= known
         assert set(re.findall(r"\$\{(\w+):queryparam\}", query)) <= known
         assert "${__url_time_range}" in query
+
+
+@every_board
+def test_links_and_switches_of_annotations_stay_at_the_top(name: str) -> None:
+    """Newer Grafana shows at the top what has no placement; with one, it goes into a menu."""
+    assert BOARDS[name]["links"]
+    for each in (*BOARDS[name]["links"], *BOARDS[name]["annotations"]["list"]):
+        assert "placement" not in each, each
+    assert '"placement": "inControlsMenu"' not in json.dumps(BOARDS[name])
+
+
+@every_board
+def test_no_panel_with_links_has_a_time_range_of_its_own(name: str) -> None:
+    """Grafana 11 to 13 leaves ``${__url_time_range}`` empty there: whoever follows the link loses the time range."""
+    linked = [panel for panel in panels(name) if any(prop == "links" for prop, _ in _properties_of(panel))]
+    assert linked, "somewhere to go"
+    for panel in linked:
+        assert not {"timeFrom", "timeShift"} & set(panel), panel["title"]
+
+
+def test_waste_is_shown_over_the_window_and_from_the_amount_that_the_alert_reports() -> None:
+    shown = [target for target in every_target() if f"[{ALERTED['energy_window']}]" in target.expr]
+    assert [target.panel["title"] for target in shown] == ["Wasted in 1d", "Which deployment wastes watts?"]
+    number = shown[0].panel["fieldConfig"]["defaults"]
+    assert number["unit"] == "watth"
+    assert number["thresholds"]["steps"][-1]["value"] == 1000 * ALERTED["energy_wasted"], "kWh in Wh"
 
 
 @every_board
