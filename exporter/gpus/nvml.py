@@ -18,6 +18,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,18 @@ class _Gpu:
     power_samples_until: int = 0
     """Stamp of the newest buffered power sample seen, in µs of the driver's wall clock."""
     gpm: _Gpm | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """What one place of a listing tells of the GPU in it; empty is not told."""
+
+    index: int
+    handle: Any
+    uuid: str
+    bus_id: str
+    known: str
+    """The name of the GPU that was met there before."""
 
 
 Attempt = Callable[[_Gpu], dict[str, Any]]
@@ -691,7 +704,9 @@ class NvmlSource:
         """The GPUs that were asked about each other."""
         self._gpm_samples: list[Any] = []
         self._events = _XidEvents()
-        # Outlives the library: what is not supported stays so, and is told once.
+        # These outlive the library. Who was met at a bus address is who it was, whatever it answers once.
+        self._names: dict[str, str] = {}
+        # What is not supported stays so, and is told once.
         self._reported: set[tuple[str, str]] = set()
 
     def discover(self) -> tuple[GpuIdentity, ...]:
@@ -836,14 +851,13 @@ class NvmlSource:
     # Listing.
 
     def _list(self) -> tuple[GpuIdentity, ...]:
-        found: list[tuple[int, Any, str, str]] = []
+        found: list[_Listed] = []
         unlisted: dict[int, str] = {}
-        if (count := _call("nvmlDeviceGetCount")) > MAX_GPUS:
+        if (there := _call("nvmlDeviceGetCount")) > MAX_GPUS:
             raise _CallFailed("malformed")
-        for index in range(count):
+        for index in range(there):
             try:
-                handle = _call("nvmlDeviceGetHandleByIndex", index)
-                found.append((index, handle, _uuid(handle), _bus_id(handle)))
+                found.append(self._look(index, _call("nvmlDeviceGetHandleByIndex", index)))
             except _CallFailed as failed:
                 if failed.kind in CLOSED:
                     raise
@@ -853,17 +867,29 @@ class NvmlSource:
             raise _CallFailed(next(iter(unlisted.values())))
 
         driver = _driver_version()
-        uses = Counter(uuid for _, _, uuid, _ in found)
+        names = _names(found)
+        places = {name: bus_id for bus_id, name in self._names.items()}
         gpus: dict[str, _Gpu] = {}
-        for index, handle, uuid, bus_id in found:
-            own = _own_identity(uuid, bus_id, index, uses)
-            gpus[own] = self._describe(GpuIdentity(own, index, pci_bus_id=bus_id, driver=driver), handle)
+        for listed in found:
+            name = names[listed.index]
+            bus_id = listed.bus_id or places.get(name, "")
+            identity = GpuIdentity(name, listed.index, pci_bus_id=bus_id, driver=driver)
+            gpus[name] = self._describe(identity, listed.handle)
+        self._names = {bus_id: name for bus_id, name in self._names.items() if name not in gpus}
+        self._names |= {gpu.identity.pci_bus_id: name for name, gpu in gpus.items() if gpu.identity.pci_bus_id}
         reachable = {uuid: gpu for uuid, gpu in gpus.items() if not gpu.lost}
         # 1.6 ms a pair on an H200: only when there is somebody new to ask about.
         if reachable.keys() != self._peers:
             self._peers = frozenset(reachable) if _ask_peers([*reachable.values()]) else frozenset()
         self._gpus = gpus
         return tuple(gpu.identity for gpu in gpus.values())
+
+    def _look(self, index: int, handle: Any) -> _Listed:
+        bus_id = _bus_id(handle)
+        address = _address(handle)
+        here = (name for name, gpu in self._gpus.items() if _address(gpu.handle) == address)
+        known = self._names.get(bus_id) or next(here, "")
+        return _Listed(index, handle, _uuid(handle, known=bool(known)), bus_id, known)
 
     def _describe(self, identity: GpuIdentity, handle: Any) -> _Gpu:
         """Ask a GPU who it is; a GPU that was there before keeps what has been learned about its calls."""
@@ -944,11 +970,12 @@ def _driver_version() -> str:
         return ""
 
 
-def _uuid(handle: Any) -> str:
+def _uuid(handle: Any, *, known: bool) -> str:
     try:
         return str(_call("nvmlDeviceGetUUID", handle))
     except _CallFailed as failed:
-        if failed.kind in UNSUPPORTED | {"malformed"}:
+        # One that is known goes on under its name: one failing call does not make it another GPU, nor a lost one.
+        if failed.kind in UNSUPPORTED | {"malformed"} or (known and failed.kind not in LOST | CLOSED):
             return ""
         raise
 
@@ -962,10 +989,30 @@ def _bus_id(handle: Any) -> str:
         return ""
 
 
-def _own_identity(uuid: str, bus_id: str, index: int, uses: Counter[str]) -> str:
-    """Return a name that no other GPU has: two series of the same labels would fail a whole scrape."""
-    blank = set(uuid.removeprefix("GPU-")) <= {"0", "-"}
-    return (bus_id or f"index-{index}") if blank or uses[uuid] > 1 else uuid
+UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def _names(found: list[_Listed]) -> dict[int, str]:
+    """Return by index a name that no other GPU has: two series of the same labels would fail a whole scrape.
+
+    It is the UUID. A GPU that was met before and tells none now is who it was. Only one that nobody has met is named
+    by its place.
+    """
+    uses = Counter(gpu.uuid for gpu in found)
+    own = {gpu.index: gpu.uuid for gpu in found if uses[gpu.uuid] == 1 and not _blank(gpu.uuid)}
+    plain = {index: uuid for index, uuid in own.items() if UUID.fullmatch(uuid)}
+    names: dict[int, str] = {}
+    # A UUID that is told plainly belongs to who tells it: that card was moved here, or has replaced another one.
+    for gpu in sorted(found, key=lambda gpu: (gpu.index not in plain, not gpu.known)):
+        told = (plain.get(gpu.index), gpu.known, own.get(gpu.index), gpu.bus_id)
+        words = chain(told, (f"index-{number}" for number in count(gpu.index)))
+        names[gpu.index] = next(word for word in words if word and word not in names.values())
+    return names
+
+
+def _blank(uuid: str) -> bool:
+    """Whether all digits are the same, as with a UUID of zeros, or there are none."""
+    return len(set(uuid.removeprefix("GPU-")) - {"-"}) < 2  # noqa: PLR2004 - two digits differ
 
 
 def _ask_peers(gpus: list[_Gpu]) -> bool:

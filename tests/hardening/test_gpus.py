@@ -697,6 +697,23 @@ def test_gpus_that_share_one_uuid_are_two_gpus(gpus: StandIn) -> None:
     live(gpus, scenario)
 
 
+@pytest.mark.parametrize("told", ["E3", "E999", "GPU-00000000-0000-0000-0000-000000000000", uuid(1)])
+def test_a_uuid_that_is_garbled_once_makes_neither_a_third_gpu_nor_a_lost_one(gpus: StandIn, told: str) -> None:
+    async def scenario(world: World) -> None:
+        world.engine, world.tokens_per_second = busy() + TOKENS, 100
+        gpus.say("* nvmlDeviceGetPowerUsage value=560000")
+        await world.after(70)
+        gpus.say(f"0 nvmlDeviceGetUUID value={told},{uuid(0)}")
+        for _ in range(70):
+            text = await world.after(1)
+            assert text.values(UP) == [1.0, 1.0]
+            assert world.deployment.state is State.WORKING
+        assert gpus.count("nvmlDeviceGetUUID", 0) >= 4
+        assert text.values(ERRORS, kind="gpu_not_found") == []
+
+    live(gpus, scenario)
+
+
 def test_a_host_of_four_billion_gpus_is_not_believed(gpus: StandIn) -> None:
     async def scenario(world: World) -> None:
         await world.after(10)
