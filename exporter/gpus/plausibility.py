@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 IMPLAUSIBLE = "implausible"
 STEPPED_BACK = "stepped_back"
 
+MIN_WATTS = 0.001
+"""What NVML can tell that is not nothing: it counts in milliwatts."""
 MAX_WATTS = 20_000.0
 """No board draws more; modules of 2.9 kW exist."""
 POWER_OVER_LIMIT = 3.0
@@ -68,11 +70,13 @@ def check_sample(sample: GpuSample, limit_watts: float | None, before: EnergyMar
             marked (``stepped_back``): it was reset, and who takes deltas begins anew.
     """
     ceiling = power_ceiling(limit_watts)
+    # No board that answers draws nothing: 0 W is a sensor that does not measure.
+    drawn = _within(MIN_WATTS, ceiling)
     checked = _drop(
         sample,
         {
-            "power_watts": ("power", _within(0, ceiling)),
-            "power_instant_watts": ("power_instant", _within(0, ceiling)),
+            "power_watts": ("power", drawn),
+            "power_instant_watts": ("power_instant", drawn),
             "energy_joules": ("energy", lambda joules: _can_be_energy(joules, sample.t, before, ceiling)),
             "utilization_ratio": ("utilization", _within(0, MAX_RATIO)),
             "memory_busy_ratio": ("utilization", _within(0, MAX_RATIO)),
@@ -80,7 +84,7 @@ def check_sample(sample: GpuSample, limit_watts: float | None, before: EnergyMar
         },
     )
     errors = list(checked.errors)
-    samples = tuple(watts for watts in checked.power_samples_watts if 0 <= watts <= ceiling)
+    samples = tuple(watts for watts in checked.power_samples_watts if drawn(watts))
     if len(samples) < len(checked.power_samples_watts):
         errors.append(ReadingError("power_samples", IMPLAUSIBLE))
     if before and checked.energy_joules is not None and checked.energy_joules < before.joules:
@@ -119,7 +123,7 @@ def check_activity(activity: GpuActivity) -> GpuActivity:
 
 def check_condition(condition: GpuCondition) -> GpuCondition:
     """Drop what cannot be: limits of nothing, memory used beyond its total, absurd temperatures."""
-    limit = _within(1e-3, MAX_WATTS)
+    limit = _within(MIN_WATTS, MAX_WATTS)
     memory = _within(0, MAX_MEMORY_BYTES)
     total = condition.memory_total_bytes
     checked = _drop(

@@ -252,6 +252,30 @@ def test_an_impossible_draw_is_left_out_and_counted_and_the_next_one_is_back(gpu
     live(gpus, scenario)
 
 
+def test_a_sensor_that_answers_0_w_under_load_is_no_idle_gpu(gpus: StandIn) -> None:
+    gpus.say("* nvmlDeviceGetUtilizationRates value=98:40", "* nvmlDeviceGetPowerUsage value=560000")
+
+    async def scenario(world: World) -> None:
+        world.engine, world.tokens_per_second = busy() + TOKENS, 3000
+        await world.after(70)
+        assert world.deployment.state is State.WORKING
+        gpus.say("* nvmlDeviceGetPowerUsage value=0", "* field.186.0 value=0 type=1")
+        states: list[State] = []
+        for _ in range(120):
+            text = await world.after(1)
+            assert text.values(POWER) == text.values("wattline_gpu_power_instant_watts") == []
+            states.append(world.deployment.state)
+        assert set(states) == {State.WORKING, State.UNKNOWN}
+        assert states[-1] is State.UNKNOWN
+        assert text.values(TDP) == text.values("wattline_tdp_fraction") == []
+        for reading in ("power", "power_instant"):
+            assert (text.value(REJECTED, source=uuid(0), reading=reading) or 0) >= 50
+        assert text.value(UTILIZATION, gpu="0") == 0.98
+        assert text.value(UP, gpu="0") == 1.0
+
+    live(gpus, scenario)
+
+
 def test_impossible_utilization_is_left_out_and_never_clamped(gpus: StandIn) -> None:
     gpus.say("0 nvmlDeviceGetUtilizationRates value=0:0,0:0,2619:0,0:0,4294967295:0,100:0,101:0,100:101")
 

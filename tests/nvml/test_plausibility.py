@@ -49,6 +49,22 @@ def test_a_draw_above_the_limit_is_kept_as_it_is(watts: float, limit: float) -> 
     assert check_sample(sample, limit) == sample
 
 
+@pytest.mark.parametrize("watts", [0.0, -0.0, -1.0, math.nan])
+def test_no_board_draws_nothing(watts: float) -> None:
+    # Believed, it would be an idle GPU under a full load, and somebody would be called for it.
+    told = replace(SAMPLE, power_watts=watts, power_instant_watts=watts, power_samples_watts=(watts, 70.0))
+    checked = check_sample(told, 700.0)
+    assert checked.power_watts is checked.power_instant_watts is None
+    assert checked.power_samples_watts == (70.0,)
+    assert {e.reading for e in checked.errors} == {"power", "power_instant", "power_samples"}
+    assert {e.kind for e in checked.errors} == {"implausible"}
+
+
+def test_a_milliwatt_is_a_draw() -> None:
+    sample = replace(SAMPLE, power_watts=0.001, power_instant_watts=0.001, power_samples_watts=(0.001,))
+    assert check_sample(sample, 5.0) == sample
+
+
 def test_only_the_impossible_ones_of_the_buffered_samples_are_dropped() -> None:
     checked = check_sample(replace(SAMPLE, power_samples_watts=(70.0, 3.7e6, 80.0, -1.0)), 600.0)
     assert checked.power_samples_watts == (70.0, 80.0)
