@@ -25,8 +25,8 @@ MAX_WATTS = 20_000.0
 """No board draws more; modules of 2.9 kW exist."""
 POWER_OVER_LIMIT = 3.0
 """Instants of 1.26 times the limit were measured on an H200."""
-POWER_OVER_LIMIT_WATTS = 500.0
-"""For small limits: a laptop's may be 5 W."""
+POWER_OVER_LIMIT_WATTS = 100.0
+"""For limits below 50 W: a laptop's may be 5 W, and may just have been ten times that."""
 MAX_PCIE_BYTES_PER_SECOND = 200e9
 PCIE_OVER_LINK = 1.1
 """Traffic is counted with its headers, and the rates of lanes are rounded."""

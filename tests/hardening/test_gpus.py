@@ -252,6 +252,24 @@ def test_an_impossible_draw_is_left_out_and_counted_and_the_next_one_is_back(gpu
     live(gpus, scenario)
 
 
+def test_eight_times_the_limit_of_a_small_board_is_no_draw(gpus: StandIn) -> None:
+    # An L4 may draw 72 W. 560 W would be a fraction of 7.78.
+    gpus.say(
+        "* nvmlDeviceGetEnforcedPowerLimit value=72000",
+        "* nvmlDeviceGetPowerManagementLimit value=72000",
+        "* nvmlDeviceGetPowerManagementDefaultLimit value=72000",
+        "* nvmlDeviceGetPowerManagementLimitConstraints value=40000:72000",
+        "0 nvmlDeviceGetPowerUsage value=70000,70000,560000,71000",
+    )
+
+    async def scenario(world: World) -> None:
+        shown = [(await world.after(1)).value(POWER, gpu="0") for _ in range(3)]
+        assert shown == [70.0, None, 71.0]
+        assert world.scrape().value(REJECTED, source=uuid(0), reading="power") == 1.0
+
+    live(gpus, scenario)
+
+
 def test_a_sensor_that_answers_0_w_under_load_is_no_idle_gpu(gpus: StandIn) -> None:
     gpus.say("* nvmlDeviceGetUtilizationRates value=98:40", "* nvmlDeviceGetPowerUsage value=560000")
 

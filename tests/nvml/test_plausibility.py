@@ -25,8 +25,16 @@ CONDITION = GpuCondition(t=10.0, uuid="GPU-a")
 
 @pytest.mark.parametrize(
     ("limit", "ceiling"),
-    [(600.0, 1800.0), (35.0, 535.0), (1400.0, 4200.0), (None, 20_000.0)],
-    ids=["three times the limit", "limit and 500 W for small ones", "a big board", "20 kW where there is no limit"],
+    [(600.0, 1800.0), (72.0, 216.0), (50.0, 150.0), (35.0, 135.0), (5.0, 105.0), (1400.0, 4200.0), (None, 20_000.0)],
+    ids=[
+        "three times the limit",
+        "a small board",
+        "the smallest of which that holds",
+        "limit and 100 W below that",
+        "a laptop that saves",
+        "a big board",
+        "20 kW where there is no limit",
+    ],
 )
 def test_power_is_believed_up_to(limit: float | None, ceiling: float) -> None:
     assert power_ceiling(limit) == ceiling
