@@ -28,6 +28,7 @@ ERRORS = "wattline_source_errors_total"
 REJECTED = "wattline_source_rejected_readings_total"
 STATE = "wattline_deployment_state"
 RUNNING = "wattline_engine_running_requests"
+OTHER_LIMITS = ("Limit", "DefaultLimit", "LimitConstraints")
 TOKENS = 'sglang:realtime_tokens_total{mode="decode"} TOKENS\n'
 
 
@@ -98,14 +99,31 @@ def test_a_configured_limit_is_the_denominator_where_the_driver_tells_none(gpus:
     ("lines", "watts", "fraction"),
     [
         # A laptop that tells only what is enforced.
-        (["EnforcedPowerLimit value=115000", "PowerManagementLimit error=3"], 57.5, 0.5),
+        (["EnforcedPowerLimit value=115000", *(f"PowerManagement{of} error=3" for of in OTHER_LIMITS)], 57.5, 0.5),
         # One whose limit moves far below its maximum.
-        (["EnforcedPowerLimit value=35000", "PowerManagementLimitConstraints value=5000:95000"], 34.8, 34.8 / 35),
+        (
+            [
+                "EnforcedPowerLimit value=35000",
+                "PowerManagementLimit error=3",
+                "PowerManagementDefaultLimit value=35000",
+                "PowerManagementLimitConstraints value=5000:95000",
+            ],
+            34.8,
+            34.8 / 35,
+        ),
         # A draw slightly above the limit is real.
-        (["EnforcedPowerLimit value=100000"], 101.0, 1.01),
+        (["EnforcedPowerLimit value=100000", "PowerManagementLimitConstraints value=100000:700000"], 101.0, 1.01),
         (["EnforcedPowerLimit value=700000"], 720.0, 720 / 700),
         # A superchip: the module's limit is another one.
-        (["EnforcedPowerLimit value=1400000", "PowerManagementLimit value=2900000"], 900.0, 900 / 1400),
+        (
+            [
+                "EnforcedPowerLimit value=1400000",
+                "PowerManagementLimit value=2900000",
+                "PowerManagementLimitConstraints value=200000:2900000",
+            ],
+            900.0,
+            900 / 1400,
+        ),
     ],
 )
 def test_the_fraction_is_of_the_enforced_limit_and_never_clamped(
@@ -248,6 +266,37 @@ def test_an_impossible_draw_is_left_out_and_counted_and_the_next_one_is_back(gpu
         assert text.value(UP, gpu="0") == 1.0
         # 70 W in the second before and 71 W in the one after; over what nobody knows the two are not joined.
         assert (await world.after(1)).value(ENERGY, gpu="0") == pytest.approx(70.0 + 71.0)
+
+    live(gpus, scenario)
+
+
+@pytest.mark.parametrize("milliwatts", [15_000_000, 1000])
+def test_a_limit_that_the_board_cannot_have_moves_no_fraction(gpus: StandIn, milliwatts: int) -> None:
+    # At 15 kW a busy GPU would look idle, at 1 W saturated. Limits are read every 30 s.
+    gpus.say("* nvmlDeviceGetPowerUsage value=560000")
+    gpus.say(f"* nvmlDeviceGetEnforcedPowerLimit value=700000,700000,{milliwatts},700000")
+
+    async def scenario(world: World) -> None:
+        world.engine, world.tokens_per_second = busy() + TOKENS, 3000
+        await world.after(59)
+        for _ in range(90):
+            text = await world.after(1)
+            assert text.values(TDP) == pytest.approx([0.8, 0.8])
+            if world.now > 65:
+                assert world.deployment.state is State.WORKING
+        assert text.value(REJECTED, source=uuid(0), reading="limit_enforced") == 1.0
+
+    live(gpus, scenario)
+
+
+def test_a_range_that_is_garbled_costs_no_limit(gpus: StandIn) -> None:
+    gpus.say("* nvmlDeviceGetPowerManagementLimitConstraints value=200000:700000,1000:1000,700000:200000,0:0")
+
+    async def scenario(world: World) -> None:
+        for _ in range(130):
+            text = await world.after(1)
+            assert text.values(LIMIT, limit="enforced") == [700.0, 700.0]
+        assert text.value(REJECTED, source=uuid(0), reading="limit_range") == 4.0
 
     live(gpus, scenario)
 
@@ -410,6 +459,7 @@ def test_a_counter_that_contradicts_power_is_told_and_the_fraction_is_by_power(
         f"* nvmlDeviceGetTotalEnergyConsumption value=5000000 per_second={milliwatts_by_counter}",
         "* nvmlDeviceGetPowerUsage value=900000",
         "* nvmlDeviceGetEnforcedPowerLimit value=1400000",
+        "* nvmlDeviceGetPowerManagementLimitConstraints value=200000:1400000",
     )
 
     async def scenario(world: World) -> None:

@@ -174,6 +174,61 @@ def test_a_limit_of_nothing_is_no_limit(field: str) -> None:
     assert [e.kind for e in checked.errors] == ["implausible"]
 
 
+H200 = replace(
+    CONDITION,
+    limit_enforced_watts=700.0,
+    limit_requested_watts=700.0,
+    limit_default_watts=700.0,
+    limit_min_watts=200.0,
+    limit_max_watts=700.0,
+)
+
+
+@pytest.mark.parametrize("reading", ["limit_enforced", "limit_requested", "limit_default"])
+@pytest.mark.parametrize("watts", [15_000.0, 1000.0, 771.0, 181.0, 1.0])
+def test_a_limit_outside_the_range_of_its_board_is_dropped(reading: str, watts: float) -> None:
+    garbled: dict[str, float] = {f"{reading}_watts": watts}
+    checked = check_condition(replace(H200, **garbled))  # type: ignore[arg-type]
+    assert checked == replace(H200, **{f"{reading}_watts": None}, errors=(ReadingError(reading, "implausible"),))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("watts", [200.0, 450.0, 700.0, 701.5, 199.0])
+def test_a_limit_within_the_range_and_a_little_beside_it_is_kept(watts: float) -> None:
+    told = replace(H200, limit_enforced_watts=watts)
+    assert check_condition(told) == told
+
+
+@pytest.mark.parametrize(
+    ("least", "most"), [(1.0, 2.0), (900.0, 1200.0), (700.0, 200.0)], ids=["too low", "too high", "the wrong way round"]
+)
+def test_a_range_that_contradicts_all_limits_or_itself_is_what_is_dropped(least: float, most: float) -> None:
+    checked = check_condition(replace(H200, limit_min_watts=least, limit_max_watts=most))
+    assert checked.limit_enforced_watts == checked.limit_requested_watts == checked.limit_default_watts == 700.0
+    assert checked.limit_min_watts is checked.limit_max_watts is None
+    assert checked.errors == (ReadingError("limit_range", "implausible"),)
+
+
+def test_where_two_limits_are_outside_and_one_speaks_for_the_range_the_two_are_dropped() -> None:
+    checked = check_condition(replace(H200, limit_enforced_watts=15_000.0, limit_requested_watts=15_000.0))
+    assert checked.limit_enforced_watts is checked.limit_requested_watts is None
+    assert (checked.limit_default_watts, checked.limit_max_watts) == (700.0, 700.0)
+
+
+def test_of_one_limit_and_a_range_that_contradict_each_other_nobody_knows_which_is_right() -> None:
+    # Without a limit there is no verdict: better than one by the wrong limit.
+    told = replace(H200, limit_enforced_watts=115.0, limit_requested_watts=None, limit_default_watts=None)
+    assert check_condition(told).limit_enforced_watts is None
+
+
+@pytest.mark.parametrize(
+    ("least", "most"), [(None, None), (200.0, None), (200.0, 4294967.295), (200.0, 0.0), (-1.0, 700.0)]
+)
+def test_by_half_a_range_nothing_is_dropped(least: float | None, most: float | None) -> None:
+    checked = check_condition(replace(H200, limit_enforced_watts=1400.0, limit_min_watts=least, limit_max_watts=most))
+    assert checked.limit_enforced_watts == 1400.0
+    assert {e.reading for e in checked.errors} <= {"limit_range"}
+
+
 def test_a_smallest_limit_of_0_w_is_real() -> None:
     condition = replace(CONDITION, limit_min_watts=0.0, limit_max_watts=95.0)
     assert check_condition(condition) == condition

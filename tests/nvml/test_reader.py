@@ -36,6 +36,7 @@ async def test_every_kind_of_reading_of_every_gpu_arrives(standin: StandIn) -> N
 
 async def test_the_condition_comes_before_the_first_sample_so_that_the_limit_is_known(standin: StandIn) -> None:
     standin.say("0 nvmlDeviceGetEnforcedPowerLimit value=100000", "0 nvmlDeviceGetPowerUsage value=700000")
+    standin.say("0 nvmlDeviceGetPowerManagementLimitConstraints value=100000:700000")
     async with reading() as seen:
         await seen.rounds(1, A)
         assert seen.samples(A)[0].power_watts is None, "700 W is impossible at a limit of 100 W"
