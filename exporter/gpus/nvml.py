@@ -25,7 +25,7 @@ from typing import Any
 import pynvml
 
 from exporter.gpus.nvml_names import ARCHITECTURES, HINTS, LOSSES, VALUE_TYPES, VIRTUALIZATION, reason_names
-from exporter.gpus.source import GpuLostError, SourceError
+from exporter.gpus.source import UNSUPPORTED, GpuLostError, SourceError
 from exporter.readings import GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample, ReadingError
 
 log = logging.getLogger("wattline.gpus")
@@ -38,8 +38,6 @@ ERROR_KINDS: dict[int, str] = {
 }
 """NVML's return codes by their names in lower case: the ``kind`` of every error."""
 
-UNSUPPORTED = frozenset({"not_supported", "function_not_found", "argument_version_mismatch"})
-"""The answer will not change while the library stays open: the call is not made again for this GPU."""
 LOST = frozenset({"gpu_is_lost", "reset_required", "gpu_not_found"})
 """This GPU is gone. Calls into a lost GPU have crashed their callers, so nothing more is asked of it."""
 CLOSED = frozenset({"uninitialized", "driver_not_loaded", "lib_rm_version_mismatch"})

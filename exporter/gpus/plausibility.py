@@ -34,6 +34,7 @@ LIMITS = {
     "limit_requested_watts": "limit_requested",
     "limit_default_watts": "limit_default",
 }
+"""By field, its reading; what the board may draw now comes first."""
 MAX_PCIE_BYTES_PER_SECOND = 200e9
 PCIE_OVER_LINK = 1.1
 """Traffic is counted with its headers, and the rates of lanes are rounded."""

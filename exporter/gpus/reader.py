@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from exporter.gpus.health import Ledger, SourceHealth
 from exporter.gpus.plausibility import EnergyMark, check_activity, check_condition, check_sample
-from exporter.gpus.source import GpuLostError, SourceError
+from exporter.gpus.source import UNSUPPORTED, GpuLostError, SourceError
 from exporter.readings import GpuActivity, GpuCondition, GpuSample, ReadingError
 from exporter.worker import Crew, Worker
 
@@ -31,7 +31,7 @@ STOP_CLOSE_SECONDS = 0.4
 PATIENCE = 0.5
 """Seconds that a call may hold up those for other GPUs."""
 MOST_DOUBLINGS = 16
-LASTING = frozenset({"not_supported", "function_not_found", "argument_version_mismatch", "no_permission", "malformed"})
+LASTING = UNSUPPORTED | {"no_permission", "malformed"}
 """Kinds of errors that say something about the GPU and its driver, and not about one moment."""
 
 T = TypeVar("T")

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from exporter.readings import GpuActivity, GpuCondition, GpuIdentity, GpuSample
 
+UNSUPPORTED = frozenset({"not_supported", "function_not_found", "argument_version_mismatch"})
+"""Kinds of errors of what a GPU does not have: the answer will not change while the source stays open."""
+
 
 class SourceError(Exception):
     """The source as a whole cannot be read: no library, no driver, version mismatch.

@@ -289,6 +289,68 @@ def test_a_limit_that_the_board_cannot_have_moves_no_fraction(gpus: StandIn, mil
     live(gpus, scenario)
 
 
+LOWERED = (
+    "* nvmlDeviceGetPowerManagementLimit error=3",
+    "* nvmlDeviceGetPowerManagementLimitConstraints value=100000:700000",
+    "* nvmlDeviceGetPowerUsage value=122631",
+)
+
+
+@pytest.mark.parametrize("failure", ["E999", "4294967295", "15000000", "0"])
+def test_an_enforced_limit_that_fails_once_is_the_denominator_as_before(gpus: StandIn, failure: str) -> None:
+    # By the default of 700 W a board that draws 0.876 of what it may would be at 0.175 for half a minute.
+    gpus.say(*LOWERED, f"* nvmlDeviceGetEnforcedPowerLimit value=140000,140000,{failure},140000")
+
+    async def scenario(world: World) -> None:
+        await world.after(59)
+        for _ in range(70):
+            text = await world.after(1)
+            assert text.values(TDP) == pytest.approx([122.631 / 140] * 2)
+            assert text.value("wattline_tdp_fraction") == pytest.approx(122.631 / 140)
+        # The limit itself is what was read, and nothing in between.
+        assert gpus.count("nvmlDeviceGetEnforcedPowerLimit", 0) == 5
+
+    live(gpus, scenario)
+
+
+def test_an_enforced_limit_that_fails_for_good_is_none_and_no_other_limit(gpus: StandIn) -> None:
+    gpus.say(*LOWERED, "* nvmlDeviceGetEnforcedPowerLimit value=140000,140000,E999")
+
+    async def scenario(world: World) -> None:
+        world.engine, world.tokens_per_second = busy() + TOKENS, 100
+        await world.after(59)
+        shown = [(await world.after(1)).values(TDP) for _ in range(180)]
+        fractions = {round(value, 3) for values in shown for value in values}
+        assert fractions == {0.876}
+        # The last one is of second 30, and good for three and a half readings.
+        assert [bool(values) for values in shown] == [True] * 76 + [False] * 104
+        assert world.deployment.state is State.UNKNOWN
+        assert "tells no power limit" in world.deployment.reason
+
+    live(gpus, scenario)
+
+
+def test_an_enforced_limit_that_fails_from_the_start_is_waited_for(gpus: StandIn) -> None:
+    gpus.say(*LOWERED, "* nvmlDeviceGetEnforcedPowerLimit value=E999,E999,E999,140000")
+
+    async def scenario(world: World) -> None:
+        shown = [(await world.after(1)).values(TDP) for _ in range(90)]
+        assert {round(value, 3) for values in shown for value in values} == {0.876}
+
+    live(gpus, scenario)
+
+
+def test_a_board_without_an_enforced_limit_has_its_default(gpus: StandIn) -> None:
+    gpus.say(*LOWERED, "* nvmlDeviceGetEnforcedPowerLimit error=3")
+
+    async def scenario(world: World) -> None:
+        for _ in range(3):
+            text = await world.after(60)
+            assert text.values(TDP) == pytest.approx([122.631 / 700] * 2)
+
+    live(gpus, scenario)
+
+
 def test_a_range_that_is_garbled_costs_no_limit(gpus: StandIn) -> None:
     gpus.say("* nvmlDeviceGetPowerManagementLimitConstraints value=200000:700000,1000:1000,700000:200000,0:0")
 
