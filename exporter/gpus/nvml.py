@@ -477,11 +477,11 @@ class _Visit:
 
     Args:
         gpu: whom to ask.
-        reported: readings, as (uuid, reading), whose lack of support has been told. It is told once: it is no failure.
+        reported: readings of this GPU whose lack of support has been told. It is told once: it is no failure.
         now: monotonic seconds.
     """
 
-    def __init__(self, gpu: _Gpu, reported: set[tuple[str, str]], now: float) -> None:
+    def __init__(self, gpu: _Gpu, reported: set[str], now: float) -> None:
         self.gpu = gpu
         self._now = now
         self.values: dict[str, Any] = {}
@@ -547,10 +547,9 @@ class _Visit:
         """Note that one reading was not obtained."""
         if kind in UNSUPPORTED:
             self._answered += 1
-            key = (self.gpu.identity.uuid, reading)
-            if key in self._reported:
+            if reading in self._reported:
                 return
-            self._reported.add(key)
+            self._reported.add(reading)
         else:
             self._failed[kind] += 1
         self.errors.append(ReadingError(reading, kind))
@@ -650,6 +649,11 @@ class _XidEvents:
             if event.eventType & XID_EVENTS:
                 self._counts[self._uuids.get(_address(event.device), "")] += 1
 
+    def forget(self, uuid: str) -> None:
+        self._uuids = {address: whose for address, whose in self._uuids.items() if whose != uuid}
+        self._deaf.pop(uuid, None)
+        self._counts.pop(uuid, None)
+
     def close(self) -> None:
         if self._set is not None:
             _quietly("nvmlEventSetFree", self._set)
@@ -705,7 +709,7 @@ class NvmlSource:
         # These outlive the library. Who was met at a bus address is who it was, whatever it answers once.
         self._names: dict[str, str] = {}
         # What is not supported stays so, and is told once.
-        self._reported: set[tuple[str, str]] = set()
+        self._reported: dict[str, set[str]] = {}
 
     def discover(self) -> tuple[GpuIdentity, ...]:
         """Open the library if it is closed, and list the GPUs that are there now.
@@ -778,6 +782,17 @@ class NvmlSource:
             visit.end()
             return GpuCondition(t=t, uuid=uuid, errors=tuple(visit.errors), **visit.values)
 
+    @property
+    def unidentified(self) -> int:
+        """How many GPUs the library counts without telling which they are."""
+        return len(self._unlisted)
+
+    def forget(self, uuid: str) -> None:
+        """Free what outlives the listing of a GPU."""
+        self._reported.pop(uuid, None)
+        self._names = {bus_id: name for bus_id, name in self._names.items() if name != uuid}
+        self._events.forget(uuid)
+
     def close(self) -> None:
         """Shut the library down: now, or when the last call comes back from the driver."""
         with self._gate:
@@ -797,7 +812,7 @@ class NvmlSource:
                 raise _lost("gpu_not_found")
             self._inside += 1
         try:
-            yield _Visit(gpu, self._reported, self._clock())
+            yield _Visit(gpu, self._reported.setdefault(uuid, set()), self._clock())
         finally:
             self._leave()
 
