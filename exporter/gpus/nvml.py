@@ -191,8 +191,18 @@ SAMPLES_ROOM = 256
 OWN_CALLS: Mapping[str, Callable[..., Any]] = {"nvmlDeviceGetSamples": _get_samples}
 
 
+UNKNOWN_CODE = "unknown_code"
+"""One word for all codes that have no name: a garbled one must not make a series of its own each time."""
+MAX_CODES_TOLD = 16
+_told: set[int] = set()
+
+
 def _kind(code: int) -> str:
-    return ERROR_KINDS.get(code, f"code_{code}")
+    kind = ERROR_KINDS.get(code)
+    if kind is None and code not in _told and len(_told) < MAX_CODES_TOLD:
+        _told.add(code)
+        log.warning("NVML answers %d, a code that has no name here: counted as %s", code, UNKNOWN_CODE)
+    return kind or UNKNOWN_CODE
 
 
 def _quietly(function: str, *arguments: Any) -> None:

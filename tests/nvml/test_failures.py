@@ -7,6 +7,7 @@ import ctypes
 import pynvml
 import pytest
 
+from exporter.gpus import nvml
 from exporter.gpus.nvml import NvmlSource
 from exporter.gpus.source import GpuLostError, SourceError
 from exporter.readings import ReadingError
@@ -59,6 +60,23 @@ def test_one_failure_of_the_power_sensor_costs_one_reading(source: NvmlSource, s
     samples = [source.sample(uuid(0)) for _ in range(3)]
     assert [s.power_watts for s in samples] == [29, None, pytest.approx(29.1)]
     assert [s.errors for s in samples] == [(), (ReadingError("power", "unknown"),), ()]
+
+
+def test_codes_without_a_name_are_one_kind_and_their_numbers_are_in_the_log(
+    source: NvmlSource, standin: StandIn, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each kind is a series that stays: a driver that answers garbage for codes would fill Prometheus.
+    monkeypatch.setattr(nvml, "_told", set())
+    standin.say("0 nvmlDeviceGetPowerUsage value=" + ",".join(f"E{code}" for code in range(500, 540)))
+    kinds = {error.kind for _ in range(40) for error in source.sample(uuid(0)).errors}
+    assert kinds == {"unknown_code"}
+    told = [record.getMessage() for record in caplog.records]
+    assert "500" in told[0]
+    assert len(told) == 16, "and the log is not filled either"
+    standin.say("0 field.186.0 error=500", "0 nvmlDeviceGetPowerUsage value=70000", "0 gpm.2 error=501")
+    assert source.sample(uuid(0)).errors == (ReadingError("power_instant", "unknown_code"),)
+    assert source.activity(uuid(0)).errors == (ReadingError("sm_active", "unknown_code"),)
+    assert len(caplog.records) == 16
 
 
 def test_a_counter_that_needs_a_right_is_absent_and_the_rest_is_there(source: NvmlSource, standin: StandIn) -> None:
