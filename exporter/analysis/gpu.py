@@ -11,6 +11,8 @@ from exporter.analysis.idle import IdleLearner, idle_floor
 from exporter.analysis.snapshot import POWER_FRACTION_EDGES, GpuView
 from exporter.analysis.spans import Accrued, CarriedTotal, Spans
 from exporter.gpus.pcie import link_bytes_per_second
+from exporter.gpus.plausibility import LIMITS
+from exporter.gpus.source import UNSUPPORTED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,6 +64,8 @@ class GpuTrack:
         self.samples: deque[GpuSample] = deque()
         self.activities: deque[GpuActivity] = deque()
         self.condition: GpuCondition | None = None
+        self._limits: dict[str, tuple[float, float]] = {}
+        """The limits that this board has, by field: when each was told last, and how many watts."""
         self._asked: tuple[float, list[GpuSample]] | None = None
         self.learner = IdleLearner()
         self.energy = Spans(0.0, 0.0)
@@ -150,6 +154,17 @@ class GpuTrack:
         """Take a 30 s reading."""
         if self.condition is None or condition.t > self.condition.t:
             self.condition = condition
+            self._note_limits(condition)
+
+    def _note_limits(self, condition: GpuCondition) -> None:
+        failed = {error.reading: error.kind for error in condition.errors}
+        for name, reading in LIMITS.items():
+            if watts := getattr(condition, name):
+                self._limits[name] = (condition.t, watts)
+            elif failed.get(reading) in UNSUPPORTED:
+                self._limits.pop(name, None)
+            elif reading in failed:
+                self._limits.setdefault(name, (-math.inf, 0.0))
 
     def learn_idle(self, start: float, end: float) -> None:
         """The engines held nothing from ``start`` to ``end``: learn from the samples in between."""
@@ -186,17 +201,20 @@ class GpuTrack:
         return self._fresh(last, self._plan.condition_interval, now)
 
     def _fresh(self, readings: Sequence[R], interval: float, now: float) -> R | None:
-        if self.lost or not readings or now - readings[-1].t > max(STALE_AFTER * interval, 2.0):
+        if self.lost or not readings or now - readings[-1].t > _stale_after(interval):
             return None
         return readings[-1]
 
     def limit_watts(self) -> float | None:
-        """The denominator: enforced, else requested, else default, else what the configuration says."""
-        told = self.condition
-        candidates = (told.limit_enforced_watts, told.limit_requested_watts, told.limit_default_watts) if told else ()
-        for limit in candidates:
-            if limit:
-                return limit
+        """The denominator: enforced, else requested, else default, else what the configuration says.
+
+        Which of them is a matter of the board, not of the moment: one that fails once is what it was, until that is
+        too old. Another one in its place would be another fraction of the same draw.
+        """
+        best = next((self._limits[name] for name in LIMITS if name in self._limits), None)
+        newest = self.samples[-1].t if self.samples else -math.inf
+        if best is not None and newest - best[0] <= _stale_after(self._plan.condition_interval):
+            return best[1]
         return self._override.power_limit_watts if self._override else None
 
     def idle_floor(self) -> IdleFloor | None:
@@ -298,6 +316,10 @@ class GpuTrack:
         if not told:
             return None
         return active < STUCK_ACTIVE_FRACTION and not condition.processes and min(told) >= STUCK_UTILIZATION
+
+
+def _stale_after(interval: float) -> float:
+    return max(STALE_AFTER * interval, 2.0)
 
 
 def _disagreement(a: Accrued, b: Accrued) -> float:

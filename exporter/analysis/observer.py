@@ -56,6 +56,8 @@ class Observer:
         self._first_t: float | None = None
         self._judged_at: float | None = None
         self._kept_idle: dict[str, float] = {}
+        self._sources: frozenset[str] = frozenset()
+        """What was told of as a source with the last verdict."""
         self.replan(plan)
 
     def replan(self, plan: Plan) -> None:
@@ -114,6 +116,16 @@ class Observer:
         if uuid in self.gpus:
             self.gpus[uuid].lost = True
 
+    def _forget(self, uuid: str) -> None:
+        """Nobody reads this GPU any more: it was taken out, or was named by its place and has a UUID now."""
+        heir = next((u for u, g in self.gpus.items() if u != uuid and g.identity.pci_bus_id == uuid), uuid)
+        # Who has an index keeps it, so that a configured one never means another GPU.
+        self._resolved_indices = {i: heir if u == uuid else u for i, u in self._resolved_indices.items()}
+        del self.gpus[uuid]
+        self._kept_idle.pop(uuid, None)
+        for ledger in self._ledgers.values():
+            ledger.energy_seen.pop(uuid, None)
+
     def restore_idle(self, uuid: str, watts: float) -> None:
         """Begin from an idle floor that an earlier run learned, for a GPU that may not have been met yet."""
         self._kept_idle[uuid] = watts
@@ -146,7 +158,7 @@ class Observer:
         by_name = {_canonical(k): u for u, g in self.gpus.items() for k in (u, g.identity.pci_bus_id) if k}
         for wanted in deployment.gpus:
             uuid = self._resolved_indices.get(wanted) if isinstance(wanted, int) else by_name.get(_canonical(wanted))
-            if uuid is None:
+            if uuid not in self.gpus:
                 missing.append(str(wanted))
             elif uuid not in found:
                 found.append(uuid)
@@ -172,7 +184,15 @@ class Observer:
     # Verdicts out.
 
     def judge(self, now: float, sources: Iterable[SourceView] = ()) -> Snapshot:
-        """Everything that is known and believed at ``now``; adds the time since the last call to the state counters."""
+        """Everything that is known and believed at ``now``; adds the time since the last call to the state counters.
+
+        A GPU that was among the sources and is not any more is forgotten.
+        """
+        sources = tuple(sources)
+        if sources:
+            before, self._sources = self._sources, frozenset(source.name for source in sources)
+            for uuid in self.gpus.keys() & (before - self._sources):
+                self._forget(uuid)
         membership = self._memberships()
         owner = {u: name for name, (uuids, _) in membership.items() for u in uuids}
         gpus = {u: self.gpus[u].view(now, owner.get(u, "")) for u in self._in_order()}
@@ -183,7 +203,7 @@ class Observer:
             gpus=tuple(gpus.values()),
             engines=tuple(e.view(now) for e in self.engines.values()),
             deployments=deployments,
-            sources=tuple(sources),
+            sources=sources,
         )
 
     def _judge(

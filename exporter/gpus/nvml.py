@@ -18,13 +18,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 import pynvml
 
 from exporter.gpus.nvml_names import ARCHITECTURES, HINTS, LOSSES, VALUE_TYPES, VIRTUALIZATION, reason_names
-from exporter.gpus.source import GpuLostError, SourceError
+from exporter.gpus.source import UNSUPPORTED, GpuLostError, SourceError
 from exporter.readings import GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample, ReadingError
 
 log = logging.getLogger("wattline.gpus")
@@ -37,8 +38,6 @@ ERROR_KINDS: dict[int, str] = {
 }
 """NVML's return codes by their names in lower case: the ``kind`` of every error."""
 
-UNSUPPORTED = frozenset({"not_supported", "function_not_found", "argument_version_mismatch"})
-"""The answer will not change while the library stays open: the call is not made again for this GPU."""
 LOST = frozenset({"gpu_is_lost", "reset_required", "gpu_not_found"})
 """This GPU is gone. Calls into a lost GPU have crashed their callers, so nothing more is asked of it."""
 CLOSED = frozenset({"uninitialized", "driver_not_loaded", "lib_rm_version_mismatch"})
@@ -192,8 +191,18 @@ SAMPLES_ROOM = 256
 OWN_CALLS: Mapping[str, Callable[..., Any]] = {"nvmlDeviceGetSamples": _get_samples}
 
 
+UNKNOWN_CODE = "unknown_code"
+"""One word for all codes that have no name: a garbled one must not make a series of its own each time."""
+MAX_CODES_TOLD = 16
+_told: set[int] = set()
+
+
 def _kind(code: int) -> str:
-    return ERROR_KINDS.get(code, f"code_{code}")
+    kind = ERROR_KINDS.get(code)
+    if kind is None and code not in _told and len(_told) < MAX_CODES_TOLD:
+        _told.add(code)
+        log.warning("NVML answers %d, a code that has no name here: counted as %s", code, UNKNOWN_CODE)
+    return kind or UNKNOWN_CODE
 
 
 def _quietly(function: str, *arguments: Any) -> None:
@@ -238,6 +247,18 @@ class _Gpu:
     power_samples_until: int = 0
     """Stamp of the newest buffered power sample seen, in µs of the driver's wall clock."""
     gpm: _Gpm | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """What one place of a listing tells of the GPU in it; empty is not told."""
+
+    index: int
+    handle: Any
+    uuid: str
+    bus_id: str
+    known: str
+    """The name of the GPU that was met there before."""
 
 
 Attempt = Callable[[_Gpu], dict[str, Any]]
@@ -466,11 +487,11 @@ class _Visit:
 
     Args:
         gpu: whom to ask.
-        reported: readings, as (uuid, reading), whose lack of support has been told. It is told once: it is no failure.
+        reported: readings of this GPU whose lack of support has been told. It is told once: it is no failure.
         now: monotonic seconds.
     """
 
-    def __init__(self, gpu: _Gpu, reported: set[tuple[str, str]], now: float) -> None:
+    def __init__(self, gpu: _Gpu, reported: set[str], now: float) -> None:
         self.gpu = gpu
         self._now = now
         self.values: dict[str, Any] = {}
@@ -536,10 +557,9 @@ class _Visit:
         """Note that one reading was not obtained."""
         if kind in UNSUPPORTED:
             self._answered += 1
-            key = (self.gpu.identity.uuid, reading)
-            if key in self._reported:
+            if reading in self._reported:
                 return
-            self._reported.add(key)
+            self._reported.add(reading)
         else:
             self._failed[kind] += 1
         self.errors.append(ReadingError(reading, kind))
@@ -639,6 +659,11 @@ class _XidEvents:
             if event.eventType & XID_EVENTS:
                 self._counts[self._uuids.get(_address(event.device), "")] += 1
 
+    def forget(self, uuid: str) -> None:
+        self._uuids = {address: whose for address, whose in self._uuids.items() if whose != uuid}
+        self._deaf.pop(uuid, None)
+        self._counts.pop(uuid, None)
+
     def close(self) -> None:
         if self._set is not None:
             _quietly("nvmlEventSetFree", self._set)
@@ -691,8 +716,10 @@ class NvmlSource:
         """The GPUs that were asked about each other."""
         self._gpm_samples: list[Any] = []
         self._events = _XidEvents()
-        # Outlives the library: what is not supported stays so, and is told once.
-        self._reported: set[tuple[str, str]] = set()
+        # These outlive the library. Who was met at a bus address is who it was, whatever it answers once.
+        self._names: dict[str, str] = {}
+        # What is not supported stays so, and is told once.
+        self._reported: dict[str, set[str]] = {}
 
     def discover(self) -> tuple[GpuIdentity, ...]:
         """Open the library if it is closed, and list the GPUs that are there now.
@@ -765,6 +792,17 @@ class NvmlSource:
             visit.end()
             return GpuCondition(t=t, uuid=uuid, errors=tuple(visit.errors), **visit.values)
 
+    @property
+    def unidentified(self) -> int:
+        """How many GPUs the library counts without telling which they are."""
+        return len(self._unlisted)
+
+    def forget(self, uuid: str) -> None:
+        """Free what outlives the listing of a GPU."""
+        self._reported.pop(uuid, None)
+        self._names = {bus_id: name for bus_id, name in self._names.items() if name != uuid}
+        self._events.forget(uuid)
+
     def close(self) -> None:
         """Shut the library down: now, or when the last call comes back from the driver."""
         with self._gate:
@@ -784,7 +822,7 @@ class NvmlSource:
                 raise _lost("gpu_not_found")
             self._inside += 1
         try:
-            yield _Visit(gpu, self._reported, self._clock())
+            yield _Visit(gpu, self._reported.setdefault(uuid, set()), self._clock())
         finally:
             self._leave()
 
@@ -836,14 +874,13 @@ class NvmlSource:
     # Listing.
 
     def _list(self) -> tuple[GpuIdentity, ...]:
-        found: list[tuple[int, Any, str, str]] = []
+        found: list[_Listed] = []
         unlisted: dict[int, str] = {}
-        if (count := _call("nvmlDeviceGetCount")) > MAX_GPUS:
+        if (there := _call("nvmlDeviceGetCount")) > MAX_GPUS:
             raise _CallFailed("malformed")
-        for index in range(count):
+        for index in range(there):
             try:
-                handle = _call("nvmlDeviceGetHandleByIndex", index)
-                found.append((index, handle, _uuid(handle), _bus_id(handle)))
+                found.append(self._look(index, _call("nvmlDeviceGetHandleByIndex", index)))
             except _CallFailed as failed:
                 if failed.kind in CLOSED:
                     raise
@@ -853,17 +890,29 @@ class NvmlSource:
             raise _CallFailed(next(iter(unlisted.values())))
 
         driver = _driver_version()
-        uses = Counter(uuid for _, _, uuid, _ in found)
+        names = _names(found)
+        places = {name: bus_id for bus_id, name in self._names.items()}
         gpus: dict[str, _Gpu] = {}
-        for index, handle, uuid, bus_id in found:
-            own = _own_identity(uuid, bus_id, index, uses)
-            gpus[own] = self._describe(GpuIdentity(own, index, pci_bus_id=bus_id, driver=driver), handle)
+        for listed in found:
+            name = names[listed.index]
+            bus_id = listed.bus_id or places.get(name, "")
+            identity = GpuIdentity(name, listed.index, pci_bus_id=bus_id, driver=driver)
+            gpus[name] = self._describe(identity, listed.handle)
+        self._names = {bus_id: name for bus_id, name in self._names.items() if name not in gpus}
+        self._names |= {gpu.identity.pci_bus_id: name for name, gpu in gpus.items() if gpu.identity.pci_bus_id}
         reachable = {uuid: gpu for uuid, gpu in gpus.items() if not gpu.lost}
         # 1.6 ms a pair on an H200: only when there is somebody new to ask about.
         if reachable.keys() != self._peers:
             self._peers = frozenset(reachable) if _ask_peers([*reachable.values()]) else frozenset()
         self._gpus = gpus
         return tuple(gpu.identity for gpu in gpus.values())
+
+    def _look(self, index: int, handle: Any) -> _Listed:
+        bus_id = _bus_id(handle)
+        address = _address(handle)
+        here = (name for name, gpu in self._gpus.items() if _address(gpu.handle) == address)
+        known = self._names.get(bus_id) or next(here, "")
+        return _Listed(index, handle, _uuid(handle, known=bool(known)), bus_id, known)
 
     def _describe(self, identity: GpuIdentity, handle: Any) -> _Gpu:
         """Ask a GPU who it is; a GPU that was there before keeps what has been learned about its calls."""
@@ -944,11 +993,12 @@ def _driver_version() -> str:
         return ""
 
 
-def _uuid(handle: Any) -> str:
+def _uuid(handle: Any, *, known: bool) -> str:
     try:
         return str(_call("nvmlDeviceGetUUID", handle))
     except _CallFailed as failed:
-        if failed.kind in UNSUPPORTED | {"malformed"}:
+        # One that is known goes on under its name: one failing call does not make it another GPU, nor a lost one.
+        if failed.kind in UNSUPPORTED | {"malformed"} or (known and failed.kind not in LOST | CLOSED):
             return ""
         raise
 
@@ -962,10 +1012,30 @@ def _bus_id(handle: Any) -> str:
         return ""
 
 
-def _own_identity(uuid: str, bus_id: str, index: int, uses: Counter[str]) -> str:
-    """Return a name that no other GPU has: two series of the same labels would fail a whole scrape."""
-    blank = set(uuid.removeprefix("GPU-")) <= {"0", "-"}
-    return (bus_id or f"index-{index}") if blank or uses[uuid] > 1 else uuid
+UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def _names(found: list[_Listed]) -> dict[int, str]:
+    """Return by index a name that no other GPU has: two series of the same labels would fail a whole scrape.
+
+    It is the UUID. A GPU that was met before and tells none now is who it was. Only one that nobody has met is named
+    by its place.
+    """
+    uses = Counter(gpu.uuid for gpu in found)
+    own = {gpu.index: gpu.uuid for gpu in found if uses[gpu.uuid] == 1 and not _blank(gpu.uuid)}
+    plain = {index: uuid for index, uuid in own.items() if UUID.fullmatch(uuid)}
+    names: dict[int, str] = {}
+    # A UUID that is told plainly belongs to who tells it: that card was moved here, or has replaced another one.
+    for gpu in sorted(found, key=lambda gpu: (gpu.index not in plain, not gpu.known)):
+        told = (plain.get(gpu.index), gpu.known, own.get(gpu.index), gpu.bus_id)
+        words = chain(told, (f"index-{number}" for number in count(gpu.index)))
+        names[gpu.index] = next(word for word in words if word and word not in names.values())
+    return names
+
+
+def _blank(uuid: str) -> bool:
+    """Whether all digits are the same, as with a UUID of zeros, or there are none."""
+    return len(set(uuid.removeprefix("GPU-")) - {"-"}) < 2  # noqa: PLR2004 - two digits differ
 
 
 def _ask_peers(gpus: list[_Gpu]) -> bool:

@@ -19,12 +19,22 @@ if TYPE_CHECKING:
 IMPLAUSIBLE = "implausible"
 STEPPED_BACK = "stepped_back"
 
+MIN_WATTS = 0.001
+"""What NVML can tell that is not nothing: it counts in milliwatts."""
 MAX_WATTS = 20_000.0
 """No board draws more; modules of 2.9 kW exist."""
 POWER_OVER_LIMIT = 3.0
 """Instants of 1.26 times the limit were measured on an H200."""
-POWER_OVER_LIMIT_WATTS = 500.0
-"""For small limits: a laptop's may be 5 W."""
+POWER_OVER_LIMIT_WATTS = 100.0
+"""For limits below 50 W: a laptop's may be 5 W, and may just have been ten times that."""
+LIMIT_OUTSIDE_RANGE = 1.1
+"""The range is of what may be requested; what is enforced may be rounded, and lie a little beside it."""
+LIMITS = {
+    "limit_enforced_watts": "limit_enforced",
+    "limit_requested_watts": "limit_requested",
+    "limit_default_watts": "limit_default",
+}
+"""By field, its reading; what the board may draw now comes first."""
 MAX_PCIE_BYTES_PER_SECOND = 200e9
 PCIE_OVER_LINK = 1.1
 """Traffic is counted with its headers, and the rates of lanes are rounded."""
@@ -68,11 +78,13 @@ def check_sample(sample: GpuSample, limit_watts: float | None, before: EnergyMar
             marked (``stepped_back``): it was reset, and who takes deltas begins anew.
     """
     ceiling = power_ceiling(limit_watts)
+    # No board that answers draws nothing: 0 W is a sensor that does not measure.
+    drawn = _within(MIN_WATTS, ceiling)
     checked = _drop(
         sample,
         {
-            "power_watts": ("power", _within(0, ceiling)),
-            "power_instant_watts": ("power_instant", _within(0, ceiling)),
+            "power_watts": ("power", drawn),
+            "power_instant_watts": ("power_instant", drawn),
             "energy_joules": ("energy", lambda joules: _can_be_energy(joules, sample.t, before, ceiling)),
             "utilization_ratio": ("utilization", _within(0, MAX_RATIO)),
             "memory_busy_ratio": ("utilization", _within(0, MAX_RATIO)),
@@ -80,7 +92,7 @@ def check_sample(sample: GpuSample, limit_watts: float | None, before: EnergyMar
         },
     )
     errors = list(checked.errors)
-    samples = tuple(watts for watts in checked.power_samples_watts if 0 <= watts <= ceiling)
+    samples = tuple(watts for watts in checked.power_samples_watts if drawn(watts))
     if len(samples) < len(checked.power_samples_watts):
         errors.append(ReadingError("power_samples", IMPLAUSIBLE))
     if before and checked.energy_joules is not None and checked.energy_joules < before.joules:
@@ -118,16 +130,14 @@ def check_activity(activity: GpuActivity) -> GpuActivity:
 
 
 def check_condition(condition: GpuCondition) -> GpuCondition:
-    """Drop what cannot be: limits of nothing, memory used beyond its total, absurd temperatures."""
-    limit = _within(1e-3, MAX_WATTS)
+    """Drop what cannot be: limits the board cannot have, memory used beyond its total, absurd temperatures."""
+    limit = _within(MIN_WATTS, MAX_WATTS)
     memory = _within(0, MAX_MEMORY_BYTES)
     total = condition.memory_total_bytes
     checked = _drop(
         condition,
         {
-            "limit_enforced_watts": ("limit_enforced", limit),
-            "limit_default_watts": ("limit_default", limit),
-            "limit_requested_watts": ("limit_requested", limit),
+            **{name: (reading, limit) for name, reading in LIMITS.items()},
             "limit_min_watts": ("limit_range", _within(0, MAX_WATTS)),
             "limit_max_watts": ("limit_range", limit),
             "memory_total_bytes": ("memory", _within(1, MAX_MEMORY_BYTES)),
@@ -136,6 +146,7 @@ def check_condition(condition: GpuCondition) -> GpuCondition:
             "temperature_celsius": ("temperature", _can_be_temperature),
         },
     )
+    checked = _check_limits(checked)
     if not checked.processes:
         return checked
     processes = tuple(
@@ -143,6 +154,20 @@ def check_condition(condition: GpuCondition) -> GpuCondition:
         for p in checked.processes
     )
     return replace(checked, processes=processes)
+
+
+def _check_limits(condition: GpuCondition) -> GpuCondition:
+    """Drop the limits outside the board's own range, or that range when it is what cannot be."""
+    least, most = condition.limit_min_watts, condition.limit_max_watts
+    if least is None or most is None:
+        return condition
+    inside = _within(least / LIMIT_OUTSIDE_RANGE, most * LIMIT_OUTSIDE_RANGE)
+    told = [watts for name in LIMITS if (watts := getattr(condition, name)) is not None]
+    if least > most or (len(told) > 1 and not any(map(inside, told))):
+        # One answer against itself, or against all others: the others are right. Against a single one nobody knows,
+        # and no limit makes no verdict.
+        return _drop(condition, dict.fromkeys(("limit_min_watts", "limit_max_watts"), ("limit_range", lambda _: False)))
+    return _drop(condition, {name: (reading, inside) for name, reading in LIMITS.items()})
 
 
 def _within(least: float, most: float) -> Callable[[float], bool]:

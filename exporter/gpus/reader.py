@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from exporter.gpus.health import Ledger, SourceHealth
 from exporter.gpus.plausibility import EnergyMark, check_activity, check_condition, check_sample
-from exporter.gpus.source import GpuLostError, SourceError
+from exporter.gpus.source import UNSUPPORTED, GpuLostError, SourceError
 from exporter.readings import GpuActivity, GpuCondition, GpuSample, ReadingError
 from exporter.worker import Crew, Worker
 
@@ -31,7 +31,7 @@ STOP_CLOSE_SECONDS = 0.4
 PATIENCE = 0.5
 """Seconds that a call may hold up those for other GPUs."""
 MOST_DOUBLINGS = 16
-LASTING = frozenset({"not_supported", "function_not_found", "argument_version_mismatch", "no_permission", "malformed"})
+LASTING = UNSUPPORTED | {"no_permission", "malformed"}
 """Kinds of errors that say something about the GPU and its driver, and not about one moment."""
 
 T = TypeVar("T")
@@ -51,6 +51,9 @@ class Intervals:
     retry_most: float = 60.0
     stuck: float = 5.0
     """A call that takes longer is stuck: what it reads is not up, and it is left alone."""
+    forget: float = 3600.0
+    """A GPU that has not been listed for so long was taken out, and is forgotten: a reset or another driver takes
+    minutes, and the alert GpuLost remembers a GPU for as long."""
 
     def retry_after(self, failures: int) -> float:
         """Return how long to wait after so many failures in a row before this one."""
@@ -59,7 +62,7 @@ class Intervals:
 
 @dataclass(slots=True)
 class _Gpu:
-    """What the reader knows of one GPU. It is kept after the GPU is lost, for as long as the process lives."""
+    """What the reader knows of one GPU. It is kept after the GPU is lost, until it was taken out for an hour."""
 
     uuid: str
     ledger: Ledger
@@ -68,6 +71,9 @@ class _Gpu:
     activities: Worker
     """For activities, which take 20 ms and more."""
     readable: asyncio.Event = field(default_factory=asyncio.Event)
+    tasks: tuple[asyncio.Task[None], ...] = ()
+    unlisted_since: float | None = None
+    """On the event loop's clock. Since then every listing was whole, and it was in none."""
     limit_watts: float | None = None
     energy: EnergyMark | None = None
     doubted: EnergyMark | None = None
@@ -164,7 +170,7 @@ class GpuReader:
         return self._listed
 
     def health(self, now: float) -> list[SourceHealth]:
-        """Tell how the source as a whole and each GPU ever seen is read, the source first.
+        """Tell how the source as a whole and each GPU that is not forgotten is read, the source first.
 
         Args:
             now: on the reader's clock.
@@ -208,10 +214,37 @@ class GpuReader:
         for identity in self._listed:
             self._hand_over(identity)
             self._follow(identity.uuid)
-        for uuid in self._gpus.keys() - {identity.uuid for identity in self._listed}:
-            self._lose(self._gpus[uuid], GpuLostError("gpu_not_found", "the GPU is not listed any more"))
+        self._miss(self._gpus.keys() - {identity.uuid for identity in self._listed})
+
+    def _miss(self, unlisted: set[str]) -> None:
+        """Take note of the GPUs that are not listed any more, and forget those that were taken out."""
+        now = asyncio.get_running_loop().time()
+        # All at once are no GPUs that were taken out, but a library that has lost them.
+        whole = bool(self._listed) and not self._source.unidentified
+        places = {identity.pci_bus_id for identity in self._listed}
+        for gpu in [self._gpus[uuid] for uuid in unlisted]:
+            if gpu.uuid in places:
+                self._forget(gpu, "it has told its UUID")
+                continue
+            self._lose(gpu, GpuLostError("gpu_not_found", "the GPU is not listed any more"))
+            if not whole:
+                gpu.unlisted_since = None
+            elif gpu.unlisted_since is None:
+                gpu.unlisted_since = now
+            elif now - gpu.unlisted_since >= self._intervals.forget:
+                self._forget(gpu, "it has not been listed for an hour")
+
+    def _forget(self, gpu: _Gpu, why: str) -> None:
+        log.info("GPU %s is forgotten: %s", gpu.uuid, why)
+        del self._gpus[gpu.uuid]
+        for task in gpu.tasks:
+            task.cancel()
+        self._stuck -= {gpu.readings, gpu.activities}
+        self._source.forget(gpu.uuid)
 
     def _not_listed(self, error: Exception) -> None:
+        for gpu in self._gpus.values():
+            gpu.unlisted_since = None
         kind = error.kind if isinstance(error, SourceError) else self._surprise("discover", error)
         if any(gpu.readable.is_set() for gpu in self._gpus.values()):
             # Those that are there are read as before.
@@ -232,8 +265,11 @@ class GpuReader:
             condition = _Visit("condition", partial(self._source.condition, uuid))
             sample = _Visit("sample", partial(self._source.sample, uuid))
             activity = _Visit("activity", partial(self._source.activity, uuid))
-            self._spawn(self._read(gpu, gpu.readings, (condition, sample)))
-            self._spawn(self._read(gpu, gpu.activities, (activity,)))
+            gpu.tasks = (
+                self._spawn(self._read(gpu, gpu.readings, (condition, sample))),
+                self._spawn(self._read(gpu, gpu.activities, (activity,))),
+            )
+        gpu.unlisted_since = None
         if not gpu.readable.is_set():
             gpu.energy = gpu.doubted = None
             gpu.readable.set()
@@ -339,10 +375,12 @@ class GpuReader:
     def _workers(self) -> list[Worker]:
         return [self._lister, *(w for gpu in self._gpus.values() for w in (gpu.readings, gpu.activities))]
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         task.add_done_callback(_tell_defect)
+        return task
 
     # Telling.
 

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from exporter.readings import GpuActivity, GpuCondition, GpuIdentity, GpuSample
 
+UNSUPPORTED = frozenset({"not_supported", "function_not_found", "argument_version_mismatch"})
+"""Kinds of errors of what a GPU does not have: the answer will not change while the source stays open."""
+
 
 class SourceError(Exception):
     """The source as a whole cannot be read: no library, no driver, version mismatch.
@@ -35,6 +38,11 @@ class GpuSource(Protocol):
     name: str
     """``nvml``, ``simulated``: the value of the ``source`` label for the source as a whole."""
 
+    @property
+    def unidentified(self) -> int:
+        """How many GPUs the last listing counted and could not identify: one that is missed may be among them."""
+        ...
+
     def discover(self) -> tuple[GpuIdentity, ...]:
         """Open the source if it is closed, and list the GPUs that are there now.
 
@@ -58,6 +66,10 @@ class GpuSource(Protocol):
 
     def condition(self, uuid: str) -> GpuCondition:
         """Read limits, memory, temperature and processes. Raises as :meth:`sample`."""
+        ...
+
+    def forget(self, uuid: str) -> None:
+        """Free what is kept of a GPU that is not there any more. Does not block; not while listing."""
         ...
 
     def close(self) -> None:

@@ -164,7 +164,11 @@ GPU_FAMILIES: tuple[Family[GpuView], ...] = (
     Family("gpu_sm_active_ratio", "Share of SM cycles with work (GPM).", _activity("sm_active_ratio")),
     Family("gpu_tensor_active_ratio", "Share of cycles with tensor work (GPM).", _activity("tensor_active_ratio")),
     Family("gpu_dram_active_ratio", "Share of the DRAM bandwidth in use (GPM).", _activity("dram_active_ratio")),
-    Family("gpu_memory_used_bytes", "Device memory in use.", _condition("memory_used_bytes")),
+    Family(
+        "gpu_memory_used_bytes",
+        "Device memory in use; before driver R510 and in WSL2 with what the driver keeps for itself.",
+        _condition("memory_used_bytes"),
+    ),
     Family("gpu_memory_total_bytes", "Device memory.", _condition("memory_total_bytes")),
     Family(
         "gpu_pcie_bytes_per_second",

@@ -217,6 +217,8 @@ class SimulatedSource:
         self._clock = clock
         self._gpus = {gpu.uuid: gpu for gpu in rig.gpus}
         self._fetched: dict[str, float] = {}
+        self.unidentified = 0
+        """GPUs that are in the host and do not answer."""
 
     def discover(self) -> tuple[GpuIdentity, ...]:
         """The GPUs that answer now."""
@@ -228,6 +230,7 @@ class SimulatedSource:
             except GpuLostError:
                 continue
             there.append(gpu.identity())
+        self.unidentified = len(self._gpus) - len(there)
         return tuple(there)
 
     def sample(self, uuid: str) -> GpuSample:
@@ -244,6 +247,9 @@ class SimulatedSource:
     def condition(self, uuid: str) -> GpuCondition:
         """See :meth:`SimulatedGpu.condition`."""
         return self._gpu(uuid).condition(self._clock.now())
+
+    def forget(self, uuid: str) -> None:
+        """No GPU is ever taken out of the rig."""
 
     def close(self) -> None:
         """Nothing is held open."""

@@ -152,6 +152,7 @@ class Gpus:
         self.processes: list[list[int]] = [[] for _ in range(count)]
         self.now: Callable[[], float] = lambda: 0.0
         self.asked = 0
+        self.unidentified = 0
 
     def discover(self) -> tuple[GpuIdentity, ...]:
         return tuple(GpuIdentity(uuid=uuid(n), index=n) for n in range(len(self.processes)))
@@ -167,6 +168,9 @@ class Gpus:
         pids = self.processes[int(of[-2:], 16)]
         processes = tuple(GpuProcess(pid) for pid in pids)
         return GpuCondition(t=self.now(), uuid=of, limit_enforced_watts=600.0, processes=processes)
+
+    def forget(self, of: str) -> None:
+        pass
 
     def close(self) -> None:
         pass

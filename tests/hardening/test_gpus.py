@@ -28,6 +28,7 @@ ERRORS = "wattline_source_errors_total"
 REJECTED = "wattline_source_rejected_readings_total"
 STATE = "wattline_deployment_state"
 RUNNING = "wattline_engine_running_requests"
+OTHER_LIMITS = ("Limit", "DefaultLimit", "LimitConstraints")
 TOKENS = 'sglang:realtime_tokens_total{mode="decode"} TOKENS\n'
 
 
@@ -98,14 +99,31 @@ def test_a_configured_limit_is_the_denominator_where_the_driver_tells_none(gpus:
     ("lines", "watts", "fraction"),
     [
         # A laptop that tells only what is enforced.
-        (["EnforcedPowerLimit value=115000", "PowerManagementLimit error=3"], 57.5, 0.5),
+        (["EnforcedPowerLimit value=115000", *(f"PowerManagement{of} error=3" for of in OTHER_LIMITS)], 57.5, 0.5),
         # One whose limit moves far below its maximum.
-        (["EnforcedPowerLimit value=35000", "PowerManagementLimitConstraints value=5000:95000"], 34.8, 34.8 / 35),
+        (
+            [
+                "EnforcedPowerLimit value=35000",
+                "PowerManagementLimit error=3",
+                "PowerManagementDefaultLimit value=35000",
+                "PowerManagementLimitConstraints value=5000:95000",
+            ],
+            34.8,
+            34.8 / 35,
+        ),
         # A draw slightly above the limit is real.
-        (["EnforcedPowerLimit value=100000"], 101.0, 1.01),
+        (["EnforcedPowerLimit value=100000", "PowerManagementLimitConstraints value=100000:700000"], 101.0, 1.01),
         (["EnforcedPowerLimit value=700000"], 720.0, 720 / 700),
         # A superchip: the module's limit is another one.
-        (["EnforcedPowerLimit value=1400000", "PowerManagementLimit value=2900000"], 900.0, 900 / 1400),
+        (
+            [
+                "EnforcedPowerLimit value=1400000",
+                "PowerManagementLimit value=2900000",
+                "PowerManagementLimitConstraints value=200000:2900000",
+            ],
+            900.0,
+            900 / 1400,
+        ),
     ],
 )
 def test_the_fraction_is_of_the_enforced_limit_and_never_clamped(
@@ -252,6 +270,141 @@ def test_an_impossible_draw_is_left_out_and_counted_and_the_next_one_is_back(gpu
     live(gpus, scenario)
 
 
+@pytest.mark.parametrize("milliwatts", [15_000_000, 1000])
+def test_a_limit_that_the_board_cannot_have_moves_no_fraction(gpus: StandIn, milliwatts: int) -> None:
+    # At 15 kW a busy GPU would look idle, at 1 W saturated. Limits are read every 30 s.
+    gpus.say("* nvmlDeviceGetPowerUsage value=560000")
+    gpus.say(f"* nvmlDeviceGetEnforcedPowerLimit value=700000,700000,{milliwatts},700000")
+
+    async def scenario(world: World) -> None:
+        world.engine, world.tokens_per_second = busy() + TOKENS, 3000
+        await world.after(59)
+        for _ in range(90):
+            text = await world.after(1)
+            assert text.values(TDP) == pytest.approx([0.8, 0.8])
+            if world.now > 65:
+                assert world.deployment.state is State.WORKING
+        assert text.value(REJECTED, source=uuid(0), reading="limit_enforced") == 1.0
+
+    live(gpus, scenario)
+
+
+LOWERED = (
+    "* nvmlDeviceGetPowerManagementLimit error=3",
+    "* nvmlDeviceGetPowerManagementLimitConstraints value=100000:700000",
+    "* nvmlDeviceGetPowerUsage value=122631",
+)
+
+
+@pytest.mark.parametrize("failure", ["E999", "4294967295", "15000000", "0"])
+def test_an_enforced_limit_that_fails_once_is_the_denominator_as_before(gpus: StandIn, failure: str) -> None:
+    # By the default of 700 W a board that draws 0.876 of what it may would be at 0.175 for half a minute.
+    gpus.say(*LOWERED, f"* nvmlDeviceGetEnforcedPowerLimit value=140000,140000,{failure},140000")
+
+    async def scenario(world: World) -> None:
+        await world.after(59)
+        for _ in range(70):
+            text = await world.after(1)
+            assert text.values(TDP) == pytest.approx([122.631 / 140] * 2)
+            assert text.value("wattline_tdp_fraction") == pytest.approx(122.631 / 140)
+        # The limit itself is what was read, and nothing in between.
+        assert gpus.count("nvmlDeviceGetEnforcedPowerLimit", 0) == 5
+
+    live(gpus, scenario)
+
+
+def test_an_enforced_limit_that_fails_for_good_is_none_and_no_other_limit(gpus: StandIn) -> None:
+    gpus.say(*LOWERED, "* nvmlDeviceGetEnforcedPowerLimit value=140000,140000,E999")
+
+    async def scenario(world: World) -> None:
+        world.engine, world.tokens_per_second = busy() + TOKENS, 100
+        await world.after(59)
+        shown = [(await world.after(1)).values(TDP) for _ in range(180)]
+        fractions = {round(value, 3) for values in shown for value in values}
+        assert fractions == {0.876}
+        # The last one is of second 30, and good for three and a half readings.
+        assert [bool(values) for values in shown] == [True] * 76 + [False] * 104
+        assert world.deployment.state is State.UNKNOWN
+        assert "tells no power limit" in world.deployment.reason
+
+    live(gpus, scenario)
+
+
+def test_an_enforced_limit_that_fails_from_the_start_is_waited_for(gpus: StandIn) -> None:
+    gpus.say(*LOWERED, "* nvmlDeviceGetEnforcedPowerLimit value=E999,E999,E999,140000")
+
+    async def scenario(world: World) -> None:
+        shown = [(await world.after(1)).values(TDP) for _ in range(90)]
+        assert {round(value, 3) for values in shown for value in values} == {0.876}
+
+    live(gpus, scenario)
+
+
+def test_a_board_without_an_enforced_limit_has_its_default(gpus: StandIn) -> None:
+    gpus.say(*LOWERED, "* nvmlDeviceGetEnforcedPowerLimit error=3")
+
+    async def scenario(world: World) -> None:
+        for _ in range(3):
+            text = await world.after(60)
+            assert text.values(TDP) == pytest.approx([122.631 / 700] * 2)
+
+    live(gpus, scenario)
+
+
+def test_a_range_that_is_garbled_costs_no_limit(gpus: StandIn) -> None:
+    gpus.say("* nvmlDeviceGetPowerManagementLimitConstraints value=200000:700000,1000:1000,700000:200000,0:0")
+
+    async def scenario(world: World) -> None:
+        for _ in range(130):
+            text = await world.after(1)
+            assert text.values(LIMIT, limit="enforced") == [700.0, 700.0]
+        assert text.value(REJECTED, source=uuid(0), reading="limit_range") == 4.0
+
+    live(gpus, scenario)
+
+
+def test_eight_times_the_limit_of_a_small_board_is_no_draw(gpus: StandIn) -> None:
+    # An L4 may draw 72 W. 560 W would be a fraction of 7.78.
+    gpus.say(
+        "* nvmlDeviceGetEnforcedPowerLimit value=72000",
+        "* nvmlDeviceGetPowerManagementLimit value=72000",
+        "* nvmlDeviceGetPowerManagementDefaultLimit value=72000",
+        "* nvmlDeviceGetPowerManagementLimitConstraints value=40000:72000",
+        "0 nvmlDeviceGetPowerUsage value=70000,70000,560000,71000",
+    )
+
+    async def scenario(world: World) -> None:
+        shown = [(await world.after(1)).value(POWER, gpu="0") for _ in range(3)]
+        assert shown == [70.0, None, 71.0]
+        assert world.scrape().value(REJECTED, source=uuid(0), reading="power") == 1.0
+
+    live(gpus, scenario)
+
+
+def test_a_sensor_that_answers_0_w_under_load_is_no_idle_gpu(gpus: StandIn) -> None:
+    gpus.say("* nvmlDeviceGetUtilizationRates value=98:40", "* nvmlDeviceGetPowerUsage value=560000")
+
+    async def scenario(world: World) -> None:
+        world.engine, world.tokens_per_second = busy() + TOKENS, 3000
+        await world.after(70)
+        assert world.deployment.state is State.WORKING
+        gpus.say("* nvmlDeviceGetPowerUsage value=0", "* field.186.0 value=0 type=1")
+        states: list[State] = []
+        for _ in range(120):
+            text = await world.after(1)
+            assert text.values(POWER) == text.values("wattline_gpu_power_instant_watts") == []
+            states.append(world.deployment.state)
+        assert set(states) == {State.WORKING, State.UNKNOWN}
+        assert states[-1] is State.UNKNOWN
+        assert text.values(TDP) == text.values("wattline_tdp_fraction") == []
+        for reading in ("power", "power_instant"):
+            assert (text.value(REJECTED, source=uuid(0), reading=reading) or 0) >= 50
+        assert text.value(UTILIZATION, gpu="0") == 0.98
+        assert text.value(UP, gpu="0") == 1.0
+
+    live(gpus, scenario)
+
+
 def test_impossible_utilization_is_left_out_and_never_clamped(gpus: StandIn) -> None:
     gpus.say("0 nvmlDeviceGetUtilizationRates value=0:0,0:0,2619:0,0:0,4294967295:0,100:0,101:0,100:101")
 
@@ -368,6 +521,7 @@ def test_a_counter_that_contradicts_power_is_told_and_the_fraction_is_by_power(
         f"* nvmlDeviceGetTotalEnergyConsumption value=5000000 per_second={milliwatts_by_counter}",
         "* nvmlDeviceGetPowerUsage value=900000",
         "* nvmlDeviceGetEnforcedPowerLimit value=1400000",
+        "* nvmlDeviceGetPowerManagementLimitConstraints value=200000:1400000",
     )
 
     async def scenario(world: World) -> None:
@@ -654,6 +808,84 @@ def test_a_gpu_that_is_plugged_in_is_seen_and_one_that_is_pulled_is_missed(gpus:
     live(gpus, scenario)
 
 
+ALMOST_AN_HOUR = 3600 - 100
+
+
+def test_a_gpu_that_was_taken_out_is_missed_for_an_hour_and_then_forgotten(gpus: StandIn) -> None:
+    async def scenario(world: World) -> None:
+        await world.after(70)
+        assert world.deployment.state is State.IDLE
+        gpus.say("- nvmlDeviceGetCount value=1")
+        await world.after(100)
+        text = await world.after(ALMOST_AN_HOUR - 100)
+        assert text.value(UP, uuid=uuid(1)) == 0.0
+        assert text.value(STATE, state="unknown") == 1.0
+        text = await world.after(200)
+        assert uuid(1) not in text.text
+        assert text.value("wattline_deployment_gpus") == 1.0
+        assert text.value(STATE, state="idle") == 1.0
+        assert text.value("wattline_power_watts") == pytest.approx(122.631)
+        # Put back, it is one of them again, and owes nothing for the time in between.
+        energy = sum(text.values("wattline_deployment_state_energy_joules_total"))
+        gpus.say("- nvmlDeviceGetCount value=2")
+        text = await world.after(100)
+        assert text.values(UP) == [1.0, 1.0]
+        assert text.value("wattline_deployment_gpus") == 2.0
+        drawn = sum(text.values("wattline_deployment_state_energy_joules_total")) - energy
+        assert drawn < 2 * 122.631 * 101
+
+    live(gpus, scenario)
+
+
+def test_a_configured_gpu_that_was_taken_out_stays_missing_and_its_index_means_no_other(gpus: StandIn) -> None:
+    gpus.say("- order value=1:0")
+    deployments = ", ".join(
+        f"{{name: {name}, engines: [{{url: 'http://127.0.0.1:1/{name}'}}], gpus: [{gpu}]}}"
+        for name, gpu in (("a", 0), ("b", uuid(1)), ("c", "'00000000:06:00.0'"), ("d", 1))
+    )
+
+    async def scenario(world: World) -> None:
+        await world.after(5)
+        # What had index 0 is gone, and the other one has index 0 now.
+        gpus.say("- order value=0", "- nvmlDeviceGetCount value=1")
+        text = await world.after(3600 + 100)
+        assert uuid(1) not in {view.identity.uuid for view in world.snapshot.gpus}
+        unresolved = {view.name: view.unresolved_gpus for view in world.snapshot.deployments}
+        assert unresolved == {"a": ("0",), "b": (uuid(1),), "c": ("00000000:06:00.0",), "d": ()}
+        for view in world.snapshot.deployments[:3]:
+            assert "configured GPU not visible" in view.reason
+            assert view.gpus == ()
+        assert text.values(UP) == [1.0]
+        assert text.value(UP, deployment="d", gpu="0", uuid=uuid(0)) == 1.0
+
+    live(gpus, scenario, configuration=f"deployments: [{deployments}]")
+
+
+def test_a_lost_gpu_that_is_still_in_the_host_is_missed_for_ever(gpus: StandIn) -> None:
+    async def scenario(world: World) -> None:
+        await world.after(5)
+        gpus.say("1 nvml* error=15", "1 field.* error=15")
+        text = await world.after(3600 + 300)
+        assert text.value(UP, uuid=uuid(1)) == 0.0
+        assert world.deployment.state is State.UNKNOWN
+
+    live(gpus, scenario)
+
+
+def test_a_gpu_that_tells_its_uuid_late_is_one_gpu(gpus: StandIn) -> None:
+    gpus.say(f"0 nvmlDeviceGetUUID value=E3,{uuid(0)}")
+
+    async def scenario(world: World) -> None:
+        await world.after(5)
+        assert world.deployment.gpus == ("00000000:05:00.0",)
+        text = await world.after(40)
+        assert world.deployment.gpus == (uuid(0),)
+        assert text.values(UP) == [1.0, 1.0]
+        assert 'uuid="00000000' not in text.text
+
+    live(gpus, scenario, configuration="deployments: [{name: d, engines: [{url: URL}], gpus: [0]}]")
+
+
 def test_an_index_in_the_configuration_stays_with_the_gpu_that_had_it_first(gpus: StandIn) -> None:
     async def scenario(world: World) -> None:
         await world.after(5)
@@ -693,6 +925,23 @@ def test_gpus_that_share_one_uuid_are_two_gpus(gpus: StandIn) -> None:
         assert text.value(POWER, uuid="00000000:06:00.0") == 122.631
         lines = [line.rpartition(" ")[0] for line in text.text.splitlines() if not line.startswith("#")]
         assert len(lines) == len(set(lines))
+
+    live(gpus, scenario)
+
+
+@pytest.mark.parametrize("told", ["E3", "E999", "GPU-00000000-0000-0000-0000-000000000000", uuid(1)])
+def test_a_uuid_that_is_garbled_once_makes_neither_a_third_gpu_nor_a_lost_one(gpus: StandIn, told: str) -> None:
+    async def scenario(world: World) -> None:
+        world.engine, world.tokens_per_second = busy() + TOKENS, 100
+        gpus.say("* nvmlDeviceGetPowerUsage value=560000")
+        await world.after(70)
+        gpus.say(f"0 nvmlDeviceGetUUID value={told},{uuid(0)}")
+        for _ in range(70):
+            text = await world.after(1)
+            assert text.values(UP) == [1.0, 1.0]
+            assert world.deployment.state is State.WORKING
+        assert gpus.count("nvmlDeviceGetUUID", 0) >= 4
+        assert text.values(ERRORS, kind="gpu_not_found") == []
 
     live(gpus, scenario)
 

@@ -7,6 +7,7 @@ import ctypes
 import pynvml
 import pytest
 
+from exporter.gpus import nvml
 from exporter.gpus.nvml import NvmlSource
 from exporter.gpus.source import GpuLostError, SourceError
 from exporter.readings import ReadingError
@@ -59,6 +60,23 @@ def test_one_failure_of_the_power_sensor_costs_one_reading(source: NvmlSource, s
     samples = [source.sample(uuid(0)) for _ in range(3)]
     assert [s.power_watts for s in samples] == [29, None, pytest.approx(29.1)]
     assert [s.errors for s in samples] == [(), (ReadingError("power", "unknown"),), ()]
+
+
+def test_codes_without_a_name_are_one_kind_and_their_numbers_are_in_the_log(
+    source: NvmlSource, standin: StandIn, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each kind is a series that stays: a driver that answers garbage for codes would fill Prometheus.
+    monkeypatch.setattr(nvml, "_told", set())
+    standin.say("0 nvmlDeviceGetPowerUsage value=" + ",".join(f"E{code}" for code in range(500, 540)))
+    kinds = {error.kind for _ in range(40) for error in source.sample(uuid(0)).errors}
+    assert kinds == {"unknown_code"}
+    told = [record.getMessage() for record in caplog.records]
+    assert "500" in told[0]
+    assert len(told) == 16, "and the log is not filled either"
+    standin.say("0 field.186.0 error=500", "0 nvmlDeviceGetPowerUsage value=70000", "0 gpm.2 error=501")
+    assert source.sample(uuid(0)).errors == (ReadingError("power_instant", "unknown_code"),)
+    assert source.activity(uuid(0)).errors == (ReadingError("sm_active", "unknown_code"),)
+    assert len(caplog.records) == 16
 
 
 def test_a_counter_that_needs_a_right_is_absent_and_the_rest_is_there(source: NvmlSource, standin: StandIn) -> None:
@@ -295,6 +313,74 @@ def test_an_unknown_error_at_the_uuid_leaves_the_gpu_out_and_gives_it_no_other_n
     # A second identity for a GPU that has one would be a second GPU for whoever counts.
     standin.say("0 nvmlDeviceGetUUID error=999")
     assert [i.uuid for i in NvmlSource(inventory=NOWHERE).discover()] == [uuid(1)]
+
+
+GARBLED = {
+    "of zeros": "GPU-00000000-0000-0000-0000-000000000000",
+    "of ones": "GPU-ffffffff-ffff-ffff-ffff-ffffffffffff",
+    "empty": '""',
+    "not supported": "E3",
+    "no text": "GPU-?",
+    "another's": uuid(1),
+    "unknown": "E999",
+    "timeout": "E10",
+}
+
+
+@pytest.mark.parametrize("told", GARBLED.values(), ids=GARBLED)
+@pytest.mark.parametrize("reopened", [False, True], ids=["open", "opened anew"])
+def test_a_gpu_that_was_met_is_who_it_was_though_it_garbles_its_uuid_once(
+    source: NvmlSource, standin: StandIn, told: str, *, reopened: bool
+) -> None:
+    # Another name would be another GPU, and the one that was there would be missed by whoever is paged.
+    standin.say(f"0 nvmlDeviceGetUUID value={told},{uuid(0)}")
+    if reopened:
+        source.close()
+    for _ in range(3):
+        identities = source.discover()
+        assert [i.uuid for i in identities] == [uuid(0), uuid(1)]
+        assert [i.pci_bus_id for i in identities] == [bus_id(0), bus_id(1)]
+        assert source.sample(uuid(0)).power_watts is not None
+
+
+def test_a_gpu_that_tells_neither_its_uuid_nor_its_bus_once_is_who_it_was(source: NvmlSource, standin: StandIn) -> None:
+    standin.say(f"0 nvmlDeviceGetUUID value=E3,{uuid(0)}", f"0 nvmlDeviceGetPciInfo value=E999,{bus_id(0)}")
+    for _ in range(2):
+        assert [(i.uuid, i.pci_bus_id) for i in source.discover()] == [(uuid(0), bus_id(0)), (uuid(1), bus_id(1))]
+
+
+def test_a_gpu_that_was_met_garbles_its_uuid_at_another_index_and_is_who_it_was(
+    source: NvmlSource, standin: StandIn
+) -> None:
+    standin.say("- order value=1:0", "* nvmlDeviceGetUUID error=3")
+    assert [(i.index, i.uuid) for i in source.discover()] == [(0, uuid(1)), (1, uuid(0))]
+
+
+def test_another_card_in_a_place_is_another_gpu(source: NvmlSource, standin: StandIn) -> None:
+    standin.say(f"0 nvmlDeviceGetUUID value={uuid(7)}")
+    assert [i.uuid for i in source.discover()] == [uuid(7), uuid(1)]
+    # And who is met there from now on is that one.
+    standin.say("0 nvmlDeviceGetUUID error=3")
+    assert [i.uuid for i in source.discover()] == [uuid(7), uuid(1)]
+
+
+def test_cards_that_change_places_keep_their_names(source: NvmlSource, standin: StandIn) -> None:
+    standin.say(f"0 nvmlDeviceGetUUID value={uuid(1)}", f"1 nvmlDeviceGetUUID value={uuid(0)}")
+    assert [(i.uuid, i.pci_bus_id) for i in source.discover()] == [(uuid(1), bus_id(0)), (uuid(0), bus_id(1))]
+
+
+def test_no_two_gpus_have_one_name_though_one_took_the_place_of_the_other(source: NvmlSource, standin: StandIn) -> None:
+    # GPU 0 was moved to place 1, and what is in its place now tells nothing: it cannot be called GPU 0 as well.
+    standin.say("0 nvmlDeviceGetUUID error=3", f"1 nvmlDeviceGetUUID value={uuid(0)}")
+    assert [i.uuid for i in source.discover()] == [bus_id(0), uuid(0)]
+
+
+def test_a_gpu_whose_uuid_is_told_later_than_its_place_has_its_uuid_from_then_on(standin: StandIn) -> None:
+    standin.say(f"0 nvmlDeviceGetUUID value=E3,{uuid(0)}")
+    source = NvmlSource(inventory=NOWHERE)
+    assert [i.uuid for i in source.discover()] == [bus_id(0), uuid(1)]
+    for _ in range(2):
+        assert [i.uuid for i in source.discover()] == [uuid(0), uuid(1)]
 
 
 def test_a_name_that_is_no_text_is_left_blank(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:

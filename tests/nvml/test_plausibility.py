@@ -25,8 +25,16 @@ CONDITION = GpuCondition(t=10.0, uuid="GPU-a")
 
 @pytest.mark.parametrize(
     ("limit", "ceiling"),
-    [(600.0, 1800.0), (35.0, 535.0), (1400.0, 4200.0), (None, 20_000.0)],
-    ids=["three times the limit", "limit and 500 W for small ones", "a big board", "20 kW where there is no limit"],
+    [(600.0, 1800.0), (72.0, 216.0), (50.0, 150.0), (35.0, 135.0), (5.0, 105.0), (1400.0, 4200.0), (None, 20_000.0)],
+    ids=[
+        "three times the limit",
+        "a small board",
+        "the smallest of which that holds",
+        "limit and 100 W below that",
+        "a laptop that saves",
+        "a big board",
+        "20 kW where there is no limit",
+    ],
 )
 def test_power_is_believed_up_to(limit: float | None, ceiling: float) -> None:
     assert power_ceiling(limit) == ceiling
@@ -47,6 +55,22 @@ def test_garbage_power_is_dropped_and_the_next_reading_is_back() -> None:
 def test_a_draw_above_the_limit_is_kept_as_it_is(watts: float, limit: float) -> None:
     sample = replace(SAMPLE, power_watts=watts, power_instant_watts=watts, power_samples_watts=(watts,))
     assert check_sample(sample, limit) == sample
+
+
+@pytest.mark.parametrize("watts", [0.0, -0.0, -1.0, math.nan])
+def test_no_board_draws_nothing(watts: float) -> None:
+    # Believed, it would be an idle GPU under a full load, and somebody would be called for it.
+    told = replace(SAMPLE, power_watts=watts, power_instant_watts=watts, power_samples_watts=(watts, 70.0))
+    checked = check_sample(told, 700.0)
+    assert checked.power_watts is checked.power_instant_watts is None
+    assert checked.power_samples_watts == (70.0,)
+    assert {e.reading for e in checked.errors} == {"power", "power_instant", "power_samples"}
+    assert {e.kind for e in checked.errors} == {"implausible"}
+
+
+def test_a_milliwatt_is_a_draw() -> None:
+    sample = replace(SAMPLE, power_watts=0.001, power_instant_watts=0.001, power_samples_watts=(0.001,))
+    assert check_sample(sample, 5.0) == sample
 
 
 def test_only_the_impossible_ones_of_the_buffered_samples_are_dropped() -> None:
@@ -148,6 +172,61 @@ def test_a_limit_of_nothing_is_no_limit(field: str) -> None:
     checked = check_condition(replace(CONDITION, **zero))  # type: ignore[arg-type]
     assert checked.limit_enforced_watts is checked.limit_default_watts is checked.limit_requested_watts is None
     assert [e.kind for e in checked.errors] == ["implausible"]
+
+
+H200 = replace(
+    CONDITION,
+    limit_enforced_watts=700.0,
+    limit_requested_watts=700.0,
+    limit_default_watts=700.0,
+    limit_min_watts=200.0,
+    limit_max_watts=700.0,
+)
+
+
+@pytest.mark.parametrize("reading", ["limit_enforced", "limit_requested", "limit_default"])
+@pytest.mark.parametrize("watts", [15_000.0, 1000.0, 771.0, 181.0, 1.0])
+def test_a_limit_outside_the_range_of_its_board_is_dropped(reading: str, watts: float) -> None:
+    garbled: dict[str, float] = {f"{reading}_watts": watts}
+    checked = check_condition(replace(H200, **garbled))  # type: ignore[arg-type]
+    assert checked == replace(H200, **{f"{reading}_watts": None}, errors=(ReadingError(reading, "implausible"),))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("watts", [200.0, 450.0, 700.0, 701.5, 199.0])
+def test_a_limit_within_the_range_and_a_little_beside_it_is_kept(watts: float) -> None:
+    told = replace(H200, limit_enforced_watts=watts)
+    assert check_condition(told) == told
+
+
+@pytest.mark.parametrize(
+    ("least", "most"), [(1.0, 2.0), (900.0, 1200.0), (700.0, 200.0)], ids=["too low", "too high", "the wrong way round"]
+)
+def test_a_range_that_contradicts_all_limits_or_itself_is_what_is_dropped(least: float, most: float) -> None:
+    checked = check_condition(replace(H200, limit_min_watts=least, limit_max_watts=most))
+    assert checked.limit_enforced_watts == checked.limit_requested_watts == checked.limit_default_watts == 700.0
+    assert checked.limit_min_watts is checked.limit_max_watts is None
+    assert checked.errors == (ReadingError("limit_range", "implausible"),)
+
+
+def test_where_two_limits_are_outside_and_one_speaks_for_the_range_the_two_are_dropped() -> None:
+    checked = check_condition(replace(H200, limit_enforced_watts=15_000.0, limit_requested_watts=15_000.0))
+    assert checked.limit_enforced_watts is checked.limit_requested_watts is None
+    assert (checked.limit_default_watts, checked.limit_max_watts) == (700.0, 700.0)
+
+
+def test_of_one_limit_and_a_range_that_contradict_each_other_nobody_knows_which_is_right() -> None:
+    # Without a limit there is no verdict: better than one by the wrong limit.
+    told = replace(H200, limit_enforced_watts=115.0, limit_requested_watts=None, limit_default_watts=None)
+    assert check_condition(told).limit_enforced_watts is None
+
+
+@pytest.mark.parametrize(
+    ("least", "most"), [(None, None), (200.0, None), (200.0, 4294967.295), (200.0, 0.0), (-1.0, 700.0)]
+)
+def test_by_half_a_range_nothing_is_dropped(least: float | None, most: float | None) -> None:
+    checked = check_condition(replace(H200, limit_enforced_watts=1400.0, limit_min_watts=least, limit_max_watts=most))
+    assert checked.limit_enforced_watts == 1400.0
+    assert {e.reading for e in checked.errors} <= {"limit_range"}
 
 
 def test_a_smallest_limit_of_0_w_is_real() -> None:

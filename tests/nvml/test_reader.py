@@ -16,7 +16,7 @@ from exporter.gpus.nvml import NvmlSource
 from exporter.gpus.reader import GpuReader, Intervals
 from exporter.readings import GpuActivity, GpuSample, Reading
 from tests.nvml.reading import FAST, NOWHERE, Collector, reading
-from tests.nvml.standin import StandIn, h200, uuid
+from tests.nvml.standin import StandIn, bus_id, h200, uuid
 
 A, B, C = uuid(0), uuid(1), uuid(2)
 
@@ -36,6 +36,7 @@ async def test_every_kind_of_reading_of_every_gpu_arrives(standin: StandIn) -> N
 
 async def test_the_condition_comes_before_the_first_sample_so_that_the_limit_is_known(standin: StandIn) -> None:
     standin.say("0 nvmlDeviceGetEnforcedPowerLimit value=100000", "0 nvmlDeviceGetPowerUsage value=700000")
+    standin.say("0 nvmlDeviceGetPowerManagementLimitConstraints value=100000:700000")
     async with reading() as seen:
         await seen.rounds(1, A)
         assert seen.samples(A)[0].power_watts is None, "700 W is impossible at a limit of 100 W"
@@ -249,6 +250,77 @@ async def test_a_gpu_that_is_added_is_read_and_one_that_is_removed_is_not_up(sta
         assert seen.is_up(A)
         standin.say(*h200(3).splitlines())
         await seen.until(lambda: seen.is_up(C))
+
+
+SOON = replace(FAST, forget=0.3)
+
+
+async def test_a_gpu_that_was_taken_out_is_forgotten_and_new_when_it_is_put_back(
+    standin: StandIn, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "wattline.gpus")
+    standin.say("1 nvmlDeviceGetTotalEnergyConsumption error=3")
+    async with reading(intervals=SOON) as seen:
+        await seen.until(lambda: bool(seen.activities(B)) and seen.health(B).errors.get("not_supported") == 1)
+        standin.say("- nvmlDeviceGetCount value=1")
+        await seen.until(lambda: not seen.is_up(B))
+        assert seen.health(B).reason == "gpu_not_found", "known for a while"
+        await seen.until(lambda: len(seen.reader.health(0)) == 2)
+        assert [h.source for h in seen.reader.health(0)] == ["nvml", A]
+        assert sum("is forgotten" in r.getMessage() for r in caplog.records) == 1
+        tasks = len(asyncio.all_tasks())
+        standin.say("- nvmlDeviceGetCount value=2")
+        await seen.until(lambda: seen.is_up(B))
+        assert seen.health(B).errors.get("not_supported") == 1, "it is met as if for the first time"
+        assert "gpu_not_found" not in seen.health(B).errors
+        assert len(asyncio.all_tasks()) == tasks + 2, "nothing had been left of it"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["1 nvmlDeviceGetHandleByIndex error=15"],
+        ["1 * error=15"],
+        ["1 nvmlDeviceGetUUID error=16"],
+        ["- nvmlDeviceGetCount value=0"],
+        ["- nvmlDeviceGetCount error=999"],
+        ["* * error=999", "- nvmlDeviceGetCount error=999", "- nvmlInit error=999"],
+    ],
+    ids=["no handle", "lost", "needs a reset", "an empty host", "no list", "no library"],
+)
+async def test_a_gpu_that_fails_or_goes_with_all_others_is_never_forgotten(standin: StandIn, lines: list[str]) -> None:
+    async with reading(intervals=SOON) as seen:
+        await seen.until(lambda: seen.is_up(A) and seen.is_up(B))
+        standin.say("1 nvmlDeviceGetPowerUsage error=15", *lines)
+        await seen.until(lambda: not seen.is_up(B))
+        reads = len(seen.read_seconds)
+        # Many times as long as would be enough.
+        await seen.until(lambda: sum(source == "nvml" for source, _ in seen.read_seconds[reads:]) >= 12)
+        assert [h.source for h in seen.reader.health(0)] == ["nvml", A, B]
+        standin.forget()
+        await seen.until(lambda: seen.is_up(A) and seen.is_up(B))
+
+
+async def test_the_hour_begins_anew_when_a_listing_is_not_whole(standin: StandIn) -> None:
+    async with reading(intervals=replace(FAST, forget=3600.0)) as seen:
+        await seen.until(lambda: seen.is_up(A) and seen.is_up(B))
+        standin.say("- nvmlDeviceGetCount value=1")
+        await seen.until(lambda: seen.reader._gpus[B].unlisted_since is not None)
+        standin.say("- nvmlDeviceGetCount value=2", "1 nvmlDeviceGetHandleByIndex error=15")
+        await seen.until(lambda: seen.reader._gpus[B].unlisted_since is None)
+        standin.say("- nvmlDeviceGetCount value=1")
+        await seen.until(lambda: seen.reader._gpus[B].unlisted_since is not None)
+        standin.say("- nvmlDeviceGetCount error=999")
+        await seen.until(lambda: seen.reader._gpus[B].unlisted_since is None)
+
+
+async def test_a_gpu_that_was_named_by_its_place_goes_by_its_uuid_at_once(standin: StandIn) -> None:
+    standin.say("0 nvmlDeviceGetUUID error=3")
+    async with reading() as seen:
+        await seen.until(lambda: seen.is_up(bus_id(0)))
+        standin.forget()
+        await seen.until(lambda: seen.is_up(A))
+        assert [h.source for h in seen.reader.health(0)] == ["nvml", B, A]
 
 
 async def test_when_the_order_changes_each_uuid_keeps_its_readings_and_gets_its_new_index(standin: StandIn) -> None:

@@ -189,6 +189,25 @@ def test_a_gpu_that_is_lost_is_lost_in_the_replay_too(tmp_path: Path) -> None:
     assert sum(isinstance(event, Lost) for event in read_recording(path)) == 1
 
 
+def test_a_gpu_that_is_forgotten_is_forgotten_in_the_replay_too(tmp_path: Path) -> None:
+    path = tmp_path / "file.gz"
+    library, *gpus = (SourceView(name, up=True) for name in ("nvml", *UUIDS[:2]))
+    with RecordingWriter(path, PLAN) as writer:
+        observer = RecordingObserver(PLAN, writer)
+        for index in range(2):
+            observer.observe(GpuIdentity(UUIDS[index], index))
+            observer.observe(GpuSample(1.0, UUIDS[index], power_watts=300.0))
+        live = [
+            observer.judge(1.0, (library, *gpus)),
+            observer.judge(1.5),
+            observer.judge(2.0, (library, gpus[0])),
+            observer.judge(3.0, (library, gpus[0])),
+        ]
+    # A verdict that was told of no source at all says nothing about who is there.
+    assert [[g.identity.index for g in s.gpus] for s in live] == [[0, 1], [0, 1], [0], [0]]
+    assert [g.identity.uuid for g in list(replay(read_recording(path)))[-1].gpus] == [UUIDS[0]]
+
+
 def test_a_replay_may_judge_by_other_thresholds() -> None:
     recording = read_recording(path_of("collectives"))
     lenient = replace(recording.header.plan, thresholds=Thresholds(low_tdp_fraction=0.40))
