@@ -345,6 +345,26 @@ def test_values_that_are_no_numbers_are_absent_and_make_nobody_idle(gpus: StandI
     live(gpus, scenario)
 
 
+def test_what_a_usable_answer_lacks_is_counted_by_a_word(gpus: StandIn) -> None:
+    gpus.say(WORKS)
+
+    async def scenario(world: World) -> None:
+        world.engine = (
+            'sglang:num_running_reqs{pid="1",tp_rank="0"} 7\nsglang:num_running_reqs{pid="2",tp_rank="0"} 0\n'
+            'sglang:num_queue_reqs{zone="a"} 2\nsglang:num_queue_reqs{zone="b"} 2\n'
+            "sglang:token_usage 1.5\nsglang:generation_tokens_total N/A\n"
+        )
+        text = await world.after(70)
+        assert text.value(UP) == 1.0
+        for word in ("bad_line", "unknown_label", "ranks_disagree"):
+            assert (text.value(ERRORS, source="engine:e", kind=word) or 0) >= 13, word
+        rejected = "wattline_source_rejected_readings_total"
+        assert (text.value(rejected, source="engine:e", reading="sglang:token_usage") or 0) >= 13
+        assert text.value(ERRORS, source="engine:e", kind="implausible") is None
+
+    live(gpus, scenario)
+
+
 def test_replicas_that_disagree_are_believed_by_nobody(gpus: StandIn) -> None:
     gpus.say(IDLES)
 
