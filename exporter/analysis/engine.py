@@ -280,6 +280,8 @@ class EngineTrack:
 
     def _settle(self, doubt: _Doubt, reading: EngineReading) -> None:
         """Tell by the next poll what it was that fell: the counters are back, or go on from below."""
+        if not _pairs(doubt.known, reading):
+            return  # It tells no counter: the one after it may.
         self._doubt = None
         if _goes_on(doubt.known, reading):
             return
@@ -292,7 +294,9 @@ class EngineTrack:
         self._take_up(fallen)
         self._count(fallen)
         self._remember(fallen)
-        self.good[-1] = fallen
+        for i, kept in enumerate(self.good):
+            if kept.t == fallen.t:
+                self.good[i] = fallen
 
     def _is_new(self, known: EngineReading, reading: EngineReading, *, gap: bool, fell: bool) -> bool:
         """Whether another process has begun, as far as this reading alone can tell."""
@@ -339,7 +343,8 @@ class EngineTrack:
 
     def _take_up(self, reading: EngineReading) -> None:
         """Count from this reading on: nothing is known of its process before it."""
-        self._known, self._recent, self._live, self._absent_since = reading, None, None, None
+        self._known, self._recent, self._live = reading, None, None
+        self._doubt = self._absent_since = None
         self.moved_at, self._rested = reading.t, False
         self._pauses.clear()
         self.generation.begin_anew()

@@ -104,6 +104,17 @@ def test_counters_that_one_poll_does_not_tell_are_no_restart(odd: object, start_
     assert min(engine.rates[20:]) == pytest.approx(RATE, rel=0.01)
 
 
+def test_counters_that_lack_a_part_and_then_are_not_told_are_no_restart() -> None:
+    engine = Engine()
+    engine.polls(20)
+    for odd in (half, damaged):
+        engine.skip()
+        engine.tell(odd(engine))
+    engine.polls(20)
+    assert set(engine.states[20:]) == {State.IDLE_WHILE_BUSY}
+    assert engine.totals[-1] == pytest.approx((19 + 22) * 5 * RATE)
+
+
 def test_a_gauge_that_may_be_old_is_believed_through_a_poll_without_counters() -> None:
     """SGLang up to 0.5.7: nothing but moving counters tells that what the gauge shows is so."""
     engine = Engine()
