@@ -167,6 +167,37 @@ def test_a_restart_takes_nothing_back_and_invents_no_token(gpus: StandIn) -> Non
     live(gpus, scenario)
 
 
+@pytest.mark.parametrize("said", ["N/A", "NaN", "-1", None], ids=["bad", "nan", "negative", "missing"])
+def test_a_rank_that_one_poll_does_not_tell_silences_no_page_and_invents_no_token(
+    gpus: StandIn, said: str | None
+) -> None:
+    gpus.say(IDLES)
+
+    async def scenario(world: World) -> None:
+        odd = False
+
+        async def engine(_: Request, __: asyncio.StreamWriter) -> bytes:
+            told = [f"{1e6 + 50 * world.now:.0f}"] * 2
+            lines = [
+                f'sglang:realtime_tokens_total{{mode="decode",dp_rank="{rank}"}} {value}\n'
+                for rank, value in enumerate([told[0], said] if odd else told)
+                if value is not None
+            ]
+            return answer((busy() + "".join(lines)).encode())
+
+        world.engine = engine
+        await world.after(100)
+        for second in range(200):
+            odd = 50 <= second < 55
+            text = await world.after(1)
+            assert world.deployment.state is State.IDLE_WHILE_BUSY, second
+            assert rate(text) == pytest.approx(100, rel=0.02)
+        # From the first poll with counters on, at 5 s, to the last.
+        assert text.value(TOTAL) == pytest.approx(100 * 295, abs=510)
+
+    live(gpus, scenario)
+
+
 def test_a_restart_whose_counter_is_already_higher_is_seen_by_its_start_time(gpus: StandIn) -> None:
     gpus.say(WORKS)
 
