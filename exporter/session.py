@@ -253,6 +253,7 @@ class Session:
                     age_seconds=None if good is None else max(0.0, now - good),
                     detail="" if last is None or last.up else last.error or "",
                     errors=dict(scraper.errors),
+                    rejected=dict(scraper.rejected),
                 )
             )
         return tuple(views)

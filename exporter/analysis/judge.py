@@ -84,9 +84,9 @@ def _unknown(e: Evidence, t: Thresholds) -> str:
     if e.work_now_low > 0:
         return ""
     if e.work_now_high is None:
-        return "one of its engines cannot be read"
+        return "one of its engines, or one of its gauges, cannot be read"
     if e.work_now_high > 0 and _looks_idle(e, t):
-        return f"{e.work_now_high:.0f} requests are shown, but the gauge may be repeating an old value"
+        return f"{e.work_now_high:.0f} requests are shown, but nothing moves: an old value, or a hang at the front"
     return ""
 
 

@@ -69,7 +69,7 @@ class Observer:
             for engine in deployment.engines:
                 track = known.get(engine.name)
                 if track is None or track.engine.url != engine.url:
-                    self.engines[engine.name] = EngineTrack(engine, deployment.name, plan)
+                    self.engines[engine.name] = EngineTrack(engine, deployment.name, plan, earlier=track)
                 else:
                     track.replan(engine, deployment.name, plan)
                     self.engines[engine.name] = track
@@ -269,8 +269,8 @@ class Observer:
     ) -> Evidence:
         start = now - self.plan.window
         works = [e.work_now(now) for e in engines]
-        known = [w for w in works if w is not None and w.low is not None and w.high is not None]
-        complete = len(known) == len(engines)
+        known = [w for w in works if w is not None and w.low is not None]
+        complete = len(known) == len(engines) and all(w.high is not None for w in known)
         throughout = [held for e in engines if (held := e.work_throughout(start, now)) is not None]
         uuids = [g.identity.uuid for g in gpus]
         cap_shares = [s for u in uuids if (s := self.gpus[u].reason_share(start, frozenset({POWER_CAP}))) is not None]

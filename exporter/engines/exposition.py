@@ -34,7 +34,11 @@ REMEMBERED = 4096
 MAX_REMEMBERED_CHARS = 512
 
 _NAME = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_SAMPLE = re.compile(rb"\s*[a-zA-Z_:][\w:]*\s*(?:\{.*\})?\s+[-+]?(?:\d|\.\d|nan|inf)", re.IGNORECASE)
+_SAMPLE = re.compile(
+    rb"\s*+[a-zA-Z_:][\w:]*+(?:\s*+\{.*\})?\s++[-+]?(?:\d|\.\d|nan|inf)",
+    re.IGNORECASE,
+)
+"""Nothing in it can be divided between two parts in more than one way: a hostile line takes as long as a good one."""
 _BEFORE_EXEMPLAR = re.compile(r'([^\s{]+(?:\{(?:[^"}]|"(?:\\.|[^"\\])*")*\})?\s+\S+)')
 _SHAPE_LINES = 1000
 _PLAIN = re.compile(
@@ -76,6 +80,8 @@ class Exposition:
     """Those of the given prefixes that a line begins with."""
     bad_lines: tuple[str, ...] = ()
     """Plain names of wanted lines that could not be parsed, one entry a line."""
+    without_value: frozenset[str] = frozenset()
+    """Plain names of which a sample is NaN or infinite."""
 
 
 def plain(name: str) -> str:
@@ -126,13 +132,28 @@ def read(body: bytes | str, names: frozenset[str], prefixes: tuple[str, ...]) ->
         else:
             identity, value = sample
             by_spelling[identity.name][identity.key] = Series(identity.labels, value)
-    # Colons sort before underscores, so a name spelled both ways keeps its colon.
+    found, without_value = _chosen(by_spelling)
+    begun = frozenset(f"{p.decode()}_" for p in occurring)
+    return Exposition(found, frozenset(seen), begun, tuple(bad), without_value)
+
+
+def _chosen(
+    by_spelling: Mapping[str, Mapping[frozenset[tuple[str, str]], Series]],
+) -> tuple[dict[str, tuple[Series, ...]], frozenset[str]]:
+    """The series by plain name, and the names of which one has no value."""
     found: dict[str, tuple[Series, ...]] = {}
+    without_value: set[str] = set()
+    # Colons sort before underscores, so a name spelled both ways keeps its colon.
     for spelled in sorted(by_spelling):
-        finite = tuple(s for s in by_spelling[spelled].values() if math.isfinite(s.value))
+        name, told = plain(spelled), by_spelling[spelled].values()
+        if name in found:
+            continue
+        finite = tuple(s for s in told if math.isfinite(s.value))
         if finite:
-            found.setdefault(plain(spelled), finite)
-    return Exposition(found, frozenset(seen), frozenset(f"{p.decode()}_" for p in occurring), tuple(bad))
+            found[name] = finite
+        if len(finite) < len(told):
+            without_value.add(name)
+    return found, frozenset(without_value)
 
 
 def shape(body: bytes | str, content_type: str | None = None) -> str:

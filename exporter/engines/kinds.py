@@ -63,6 +63,8 @@ class Term:
     """Further labels that split the metric into parts."""
     ranks: Ranks | None = None
     """``None``: every series is a part of its own."""
+    replicas: frozenset[str] = frozenset()
+    """Without ``ranks``: labels that alone make no part. Series that differ only by them repeat one number."""
     over: Over = Over.SUM
     minus: bool = False
     optional: bool = False
@@ -149,12 +151,17 @@ def metric(*names: str, over: Over = Over.SUM) -> tuple[Rule, ...]:
     return (Rule((Term(names, over=over),)),)
 
 
+class _NotObtainedError(Exception):
+    """The metric is there, but a part of it cannot be read: what is left would tell less than there is."""
+
+
 class Extraction:
     """Takes the numbers of one text by one table, and remembers what was wrong with them."""
 
     def __init__(self, kind: EngineKind, exposition: Exposition) -> None:
         self._kind = kind
         self._exposition = exposition
+        self._bad = frozenset(exposition.bad_lines)
         self._errors: dict[ReadingError, None] = {ReadingError(n, "bad_line"): None for n in exposition.bad_lines}
         self.ranks_disagree = False
 
@@ -198,10 +205,14 @@ class Extraction:
         )
 
     def _first(self, rules: Iterable[Rule]) -> tuple[float | None, str | None]:
-        for rule in rules:
-            value = self._rule(rule)
-            if value is not None:
-                return value, rule.source
+        try:
+            for rule in rules:
+                value = self._rule(rule)
+                if value is not None:
+                    return value, rule.source
+        except _NotObtainedError:
+            # No worse rule stands in: another counter for one poll would look like another engine.
+            pass
         return None, None
 
     def _value(self, rules: Iterable[Rule]) -> float | None:
@@ -227,12 +238,17 @@ class Extraction:
     def _term(self, term: Term) -> float | None:
         name = next((n for n in map(plain, term.names) if n in self._exposition.series), None)
         if name is None:
+            if any(n in self._exposition.names for n in map(plain, term.names)):
+                raise _NotObtainedError
             return None
         present = tuple(self._plausible(name, self._exposition.series[name]))
+        damaged = name in self._exposition.without_value or name in self._bad
+        if damaged or len(present) < len(self._exposition.series[name]):
+            raise _NotObtainedError
         series = [s for s in present if all(s.labels.get(k, "") in allowed for k, allowed in term.where.items())]
         if not series:
             return 0.0 if term.zero_without_match and present else None
-        values = [s.value for s in series] if term.ranks is None else list(self._parts(name, term, term.ranks, series))
+        values = [*self._alone(term, series)] if term.ranks is None else [*self._parts(name, term, term.ranks, series)]
         total = sum(values)
         return total / len(values) if term.over is Over.MEAN else total
 
@@ -242,6 +258,15 @@ class Extraction:
                 yield one
             else:
                 self._errors[ReadingError(name, "implausible")] = None
+
+    def _alone(self, term: Term, series: list[Series]) -> Iterator[float]:
+        """Give each series' value, but one for those that only ``replicas`` tell apart."""
+        groups: dict[object, set[float]] = defaultdict(set)
+        for one in series:
+            own = frozenset((k, v) for k, v in one.labels.items() if k not in term.replicas)
+            groups[own if term.replicas else id(one)].add(one.value)
+        self.ranks_disagree |= any(len(values) > 1 for values in groups.values())
+        return map(max, groups.values())
 
     def _parts(self, name: str, term: Term, ranks: Ranks, series: list[Series]) -> Iterator[float]:
         """Give one value a part: see :class:`Ranks`."""
@@ -272,7 +297,10 @@ class Extraction:
 
     def _progress(self) -> tuple[float, ...]:
         progress = self._kind.progress
-        values = [self._term(term) for term in progress.terms]
+        try:
+            values = [self._term(term) for term in progress.terms]
+        except _NotObtainedError:
+            return ()
         evident = any(plain(name) in self._exposition.names for name in progress.evidence)
         if not evident and all(value is None for value in values):
             return ()

@@ -134,7 +134,9 @@ class EngineScraper:
     ) -> None:
         self.target = target
         self.errors: Counter[str] = Counter()
-        """Failed polls by their error word."""
+        """Failed polls by their error word, and what was wrong with answers that were usable."""
+        self.rejected: Counter[str] = Counter()
+        """Values that cannot be, by the name of their metric."""
         self._session = session
         self._interval = interval
         self._timeout = min(MAX_TIMEOUT_SECONDS, TIMEOUT_SHARE * interval)
@@ -180,10 +182,21 @@ class EngineScraper:
             self.errors[str(reading.error)] += 1
             # A server may have moved its metrics back, an authority may have been replaced.
             self._url, self._tls = URL(self.target.url), None
+        self._account(reading)
         self._log(reading)
         if self._on_read is not None:
             self._on_read(self.target.source, self._clock() - started)
         return reading
+
+    def _account(self, reading: EngineReading) -> None:
+        """Count what a usable answer lacked; every word and name is one of a table's."""
+        for error in reading.errors:
+            if error.kind == "implausible":
+                self.rejected[error.reading] += 1
+            else:
+                self.errors[error.kind] += 1
+        if reading.ranks_disagree:
+            self.errors["ranks_disagree"] += 1
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

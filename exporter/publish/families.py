@@ -249,13 +249,13 @@ ENGINE_FAMILIES: tuple[Family[EngineView], ...] = (
     Family("engine_kv_cache_usage_ratio", "Share of the KV cache in use.", _engine("kv_cache_usage_ratio")),
     Family(
         "engine_prompt_tokens",
-        "Prompt tokens, across restarts of the engine.",
+        "Prompt tokens since the exporter began, across restarts of the engine.",
         lambda e: e.prompt_tokens_total,
         counter=True,
     ),
     Family(
         "engine_generation_tokens",
-        "Generated tokens, across restarts of the engine.",
+        "Generated tokens since the exporter began, across restarts of the engine.",
         lambda e: e.generation_tokens_total,
         counter=True,
     ),
@@ -321,7 +321,7 @@ DEPLOYMENT_FAMILIES: tuple[Family[DeploymentView], ...] = (
     ),
     Family(
         "deployment_state_energy_joules",
-        "Energy spent in each state; idle_while_busy is the waste.",
+        "Energy spent in each state; idle_while_busy and stalled are the waste.",
         lambda d: {s.value: d.state_energy_joules.get(s, 0.0) for s in State},
         label="state",
         counter=True,

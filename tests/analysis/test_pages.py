@@ -77,6 +77,36 @@ def test_a_hung_engine_that_answers_only_some_polls_is_stalled(answers: int) -> 
     assert seen[State.UNKNOWN] == 0
 
 
+def in_steps(bench: Bench, seconds: int, every: int) -> list[State]:
+    """One request; 50 tokens are counted every so many seconds. The state at each second."""
+    seen = []
+    for second in range(seconds):
+        bench.tokens += 50.0 if second % every == 0 else 0.0
+        seen.append(only(bench.run(1, watts=87, work=1, tokens_per_second=0)).state)
+    return seen
+
+
+def test_a_counter_that_moves_in_great_steps_is_no_stall_between_them() -> None:
+    """SGLang up to 0.5.6 counts an answer that is not streamed 50 tokens at a time: a slow one is 90 s between two."""
+    bench = Bench()
+    bench.reading = replace(bench.reading, gauge_lag_seconds=31.0)
+    seen = in_steps(bench, 1800, every=90)
+    # How long its steps are is known after the first.
+    assert State.STALLED not in seen[95:]
+    # And no longer than five minutes is believed that another one will come.
+    stopped = in_steps(bench, 600, every=10_000)
+    assert 100 <= stopped.index(State.STALLED) <= 200
+    assert set(stopped[300:]) == {State.STALLED}
+
+
+def test_pauses_for_want_of_requests_are_no_steps() -> None:
+    bench = Bench()
+    for _ in range(5):
+        bench.run(90, watts=87, work=0)
+        bench.run(20, watts=150, work=8, tokens_per_second=100)
+    assert only(bench.run(70, watts=87, work=8, tokens_per_second=0)).state is State.STALLED
+
+
 def test_no_token_for_five_minutes_is_a_stall_at_any_power() -> None:
     bench = Bench()
     bench.tokens = 5e6

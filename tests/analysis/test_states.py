@@ -27,6 +27,28 @@ def test_one_request_on_a_big_rig_is_no_alarm() -> None:
     assert only(Bench().run(70, watts=90, work=1, tokens_per_second=30)).state is State.WORKING
 
 
+def test_nothing_is_claimed_of_a_time_before_the_engine_was_there() -> None:
+    bench = Bench()
+    bench.run(100, watts=87, engine_up=False)
+    bench.tokens = 1e6
+    states = [only(bench.run(1, watts=87, work=64, tokens_per_second=100)).state for _ in range(80)]
+    first = states.index(State.IDLE_WHILE_BUSY)
+    # As much of the window may be dark as three polls that are missed.
+    assert 40 <= first <= 60
+
+
+@pytest.mark.parametrize("every", [4, 5])
+def test_an_engine_that_answers_now_and_then_is_not_known_to_be_busy_throughout(every: int) -> None:
+    bench = Bench()
+    bench.run(70, watts=300, work=64, tokens_per_second=1000)
+    seen = []
+    for poll in range(100):
+        up = poll % every == every - 1
+        seen.append(only(bench.run(5, watts=87, work=64, tokens_per_second=100, engine_up=up)).state)
+    # Until the window holds no poll of before.
+    assert set(seen[16:]) <= {State.WORKING, State.UNKNOWN}
+
+
 def test_a_window_that_begins_idle_is_not_idle_while_busy() -> None:
     bench = Bench()
     bench.run(60, watts=87, work=0)
@@ -109,6 +131,38 @@ def test_absent_load_gauges_are_idle_only_when_the_front_says_so(signal: str | N
     assert only(bench.run(30, watts=87, work=None, tokens_per_second=None)).state is expected
 
 
+@pytest.mark.parametrize(("running", "queued"), [(None, 0), (0, None)])
+def test_one_gauge_that_cannot_be_read_beside_a_zero_is_no_idleness(
+    running: float | None, queued: float | None
+) -> None:
+    """A server that is wedged on the requests that cannot be read would page nobody."""
+    bench = Bench()
+    bench.reading = replace(bench.reading, queued=queued)
+    snapshot = bench.run(130, watts=87, work=running, tokens_per_second=0)
+    assert only(snapshot).state is State.UNKNOWN
+    assert only(snapshot).work is None
+    # Nor is an idle floor learned from it.
+    assert {gpu.idle_floor.source for gpu in snapshot.gpus if gpu.idle_floor} == {"assumed"}
+
+
+@pytest.mark.parametrize(("running", "queued"), [(None, 37), (37, None)])
+def test_requests_that_one_gauge_shows_are_held_whatever_the_other_would_tell(
+    running: float | None, queued: float | None
+) -> None:
+    bench = Bench()
+    bench.reading = replace(bench.reading, queued=queued)
+    deployment = only(bench.run(130, watts=87, work=running, tokens_per_second=None))
+    assert deployment.state is State.IDLE_WHILE_BUSY
+    assert deployment.work is None
+
+
+@pytest.mark.parametrize(("running", "held", "state"), [(None, 0, State.IDLE), (None, 64, State.STALLED)])
+def test_where_a_gauge_cannot_be_read_the_front_tells(running: float | None, held: float, state: State) -> None:
+    bench = Bench()
+    bench.reading = replace(bench.reading, held_http=held)
+    assert only(bench.run(130, watts=87, work=running, tokens_per_second=0)).state is state
+
+
 def test_an_idle_server_whose_health_is_probed_is_idle() -> None:
     """Each GET /health makes an idle SGLang compute one token, which moves its live counter."""
     assert only(Bench().run(70, watts=87, work=0, tokens_per_second=1)).state is State.IDLE
@@ -125,6 +179,19 @@ def test_a_scheduler_that_counts_idle_time_is_idle_although_its_gauges_are_absen
         bench.reading = replace(bench.reading, queued=None, scheduler_idle_seconds=bench.t)
         snapshot = bench.run(5, watts=87, work=None, tokens_per_second=None)
     assert only(snapshot).state is State.IDLE
+
+
+@pytest.mark.parametrize(("held", "state"), [(64, State.UNKNOWN), (1, State.IDLE)])
+def test_requests_that_never_reach_an_idle_scheduler_are_not_known_to_be_nothing(held: float, state: State) -> None:
+    """A tokenizer that hangs. A connection or two that somebody forgot are none."""
+    bench = Bench()
+    states = []
+    for _ in range(40):
+        bench.reading = replace(bench.reading, held_http=held, scheduler_idle_seconds=bench.t, gauge_lag_seconds=2.0)
+        states.append(only(bench.run(5, watts=87, work=0, tokens_per_second=0)).state)
+    # For a window they may be on their way.
+    assert set(states[1:12]) == {State.IDLE}
+    assert set(states[14:]) == {state}
 
 
 def test_an_engine_that_cannot_be_read_is_unknown_and_never_idle() -> None:

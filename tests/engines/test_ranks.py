@@ -128,3 +128,30 @@ def test_graph_and_eager_decode_passes_are_told_apart() -> None:
     )
     result = reading(body)
     assert (result.cuda_graph_passes, result.eager_passes) == (90, 10)
+
+
+def test_an_engine_core_that_several_api_servers_tell_of_is_one() -> None:
+    """vLLM's core tells its state to one API server at a step, so each process repeats the same number."""
+    body = lines(
+        *(
+            f'vllm:{name}{{engine="{engine}",model_name="m",pid="{pid}"}} {value}'
+            for name, value in (("num_requests_running", 7), ("num_requests_waiting", 2), ("kv_cache_usage_perc", 0.5))
+            for engine in (0, 1)
+            for pid in (11, 12)
+        )
+    )
+    result = reading(body)
+    assert (result.running, result.queued, result.kv_cache_usage_ratio) == (14, 4, 0.5)
+    assert not result.ranks_disagree
+
+
+def test_api_servers_of_which_one_tells_the_past_make_the_load_doubtful() -> None:
+    body = lines('vllm:num_requests_running{pid="11"} 7', 'vllm:num_requests_running{pid="12"} 0')
+    result = reading(body)
+    assert (result.running, result.ranks_disagree) == (7, True)
+
+
+def test_counters_of_several_processes_are_shares_and_are_added() -> None:
+    body = lines('vllm:generation_tokens_total{pid="11"} 7', 'vllm:generation_tokens_total{pid="12"} 5')
+    result = reading(body)
+    assert (result.generation_tokens, result.ranks_disagree) == (12, False)

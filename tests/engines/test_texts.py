@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -72,9 +73,10 @@ def test_timestamps_and_exemplars_are_passed_over() -> None:
         'vllm:num_requests_running{a="' + "x" * exposition.MAX_LINE_BYTES + '"} 3',
     ],
 )
-def test_a_bad_line_is_skipped_and_told_and_the_rest_is_kept(bad: str) -> None:
+def test_a_bad_line_costs_its_metric_and_is_told_and_the_rest_is_kept(bad: str) -> None:
     result = reading(VLLM + bad.encode() + b"\n")
-    assert (result.up, result.running, result.queued, result.generation_tokens) == (True, 12, 3, 7000)
+    # What the bad line would have added is not known, and a sum without it would tell less than there is.
+    assert (result.up, result.running, result.queued, result.generation_tokens) == (True, None, 3, 7000)
     assert result.errors == (ReadingError("vllm_num_requests_running", "bad_line"),)
 
 
@@ -102,7 +104,7 @@ def test_of_a_series_told_twice_the_last_counts() -> None:
     assert reading(lines("vllm:num_requests_running 3", "vllm:num_requests_running 4")).running == 4
 
 
-def test_not_a_number_is_no_value_and_is_left_out_of_sums() -> None:
+def test_not_a_number_is_no_value_and_neither_is_a_sum_without_it() -> None:
     body = lines(
         "sglang:fwd_occupancy NaN",
         "sglang:token_usage NaN",
@@ -113,7 +115,7 @@ def test_not_a_number_is_no_value_and_is_left_out_of_sums() -> None:
         "sglang:num_decode_prealloc_queue_reqs 4",
     )
     result = reading(body)
-    assert (result.running, result.kv_cache_usage_ratio) == (3, None)
+    assert (result.running, result.kv_cache_usage_ratio) == (None, None)
     # The main queue has no value; the others alone would tell less than there is.
     assert result.queued is None
     assert result.errors == ()
@@ -127,9 +129,30 @@ def test_values_that_cannot_be_are_dropped_and_told() -> None:
         "sglang:generation_tokens_total 1e300",
     )
     result = reading(body)
-    assert (result.running, result.kv_cache_usage_ratio, result.generation_tokens) == (3, None, None)
+    assert (result.running, result.kv_cache_usage_ratio, result.generation_tokens) == (None, None, None)
     assert {error.kind for error in result.errors} == {"implausible"}
     assert len(result.errors) == 3
+
+
+@pytest.mark.parametrize("bad", ["N/A", "NaN", "-1", "+Inf", "1e300"])
+@pytest.mark.parametrize("line", ['decode",dp_rank="1"', 'prefill_compute",dp_rank="1"'])
+def test_counters_of_which_a_rank_cannot_be_read_are_not_obtained(line: str, bad: str) -> None:
+    """The sum of the ranks that remain would be a fall now, and a leap at the next poll."""
+    rest = ('decode",dp_rank="0"', 'decode",dp_rank="1"', 'prefill_compute",dp_rank="1"')
+    good = [f'sglang:realtime_tokens_total{{mode="{labels}}} 1000' for labels in rest if labels != line]
+    damaged = [f'sglang:realtime_tokens_total{{mode="{line}}} {bad}', "sglang:generation_tokens_total 77"]
+    result = reading(lines("sglang:num_running_reqs 3", "sglang:num_queue_reqs 0", *good, *damaged))
+    assert (result.running, result.queued) == (3, 0)
+    # Nor does the other counter stand in for one poll: that would look like another engine.
+    assert (result.generation_tokens, result.prompt_tokens, result.progress) == (None, None, ())
+    assert (result.generation_tokens_source, result.prompt_tokens_source) == (None, None)
+
+
+@pytest.mark.parametrize("part", ["vllm:num_requests_waiting", "vllm:num_requests_swapped"])
+def test_a_queue_of_which_a_part_cannot_be_read_is_not_obtained(part: str) -> None:
+    body = lines("vllm:num_requests_running 3", "vllm:num_requests_waiting 5", "vllm:num_requests_swapped 1")
+    assert reading(body).queued == 6
+    assert reading(body.replace(f"{part} ", f"{part} -")).queued is None
 
 
 @pytest.mark.parametrize("body", [b"", b"\n\n", b"   \n", b"# HELP x y\n# TYPE x gauge\n", b"# EOF\n", b"# EOF"])
@@ -182,6 +205,38 @@ def test_a_wanted_name_without_end_is_too_large_to_be_believed() -> None:
     result = reading("".join(line % i for i in range(enough)))
     assert (result.up, result.error, result.running) == (False, "too_large", None)
     assert reading("".join(line % i for i in range(1000))).running == 1000
+
+
+@pytest.mark.parametrize(
+    ("begin", "again", "end"),
+    [
+        ("a", " ", "!"),
+        ("a", "\t", "!"),
+        ("", " ", "!"),
+        ("a{", "} ", "!"),
+        ("a", "{", "!"),
+        ("a", "a", "!"),
+        ("vllm:num_requests_running", " ", "!"),
+        ("vllm:num_requests_running{", " ", "!"),
+        ('vllm:num_requests_running{a="', '\\"', '"} x'),
+        ("vllm:num_requests_running{", 'a="b",', " # "),
+    ],
+)
+def test_a_hostile_line_takes_time_by_its_length_and_not_by_the_square_of_it(begin: str, again: str, end: str) -> None:
+    """A small body is read on the event loop: what is slow there stops everything."""
+
+    def seconds(length: int) -> float:
+        body = begin + again * (length // len(again)) + end
+        return min(_seconds_of(body) for _ in range(5))
+
+    # Eight times the length: eight times the time, where the square would be 64.
+    assert seconds(16_000) < 25 * max(seconds(2_000), 20e-6)
+
+
+def _seconds_of(body: str) -> float:
+    began = time.process_time()
+    reading(body)
+    return time.process_time() - began
 
 
 def test_of_a_long_text_only_the_wanted_lines_reach_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:

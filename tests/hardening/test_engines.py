@@ -90,7 +90,9 @@ def test_a_gauge_that_shows_the_past_for_half_a_minute_is_no_alarm(gpus: StandIn
 
     async def scenario(world: World) -> None:
         world.tokens_per_second = 500
-        running = "sglang:num_running_reqs {}\nsglang:inter_token_latency_seconds_count TOKENS\n"
+        running = (
+            "sglang:num_running_reqs {}\nsglang:num_queue_reqs 0\nsglang:inter_token_latency_seconds_count TOKENS\n"
+        )
         world.engine = running.format(24)
         await world.after(100)
         assert world.deployment.state is State.WORKING
@@ -159,8 +161,39 @@ def test_a_restart_takes_nothing_back_and_invents_no_token(gpus: StandIn) -> Non
         world.engine = engine
         shown = [(await world.after(5)).value(TOTAL) for _ in range(5)]
         # The restart itself counts nothing.
-        assert shown == [1_000_000, 1_000_600, 1_000_600, 1_001_050, 1_001_500]
+        assert shown == [0, 600, 600, 1_050, 1_500]
         assert (rate(world.scrape()) or -1) <= 600 / 5
+
+    live(gpus, scenario)
+
+
+@pytest.mark.parametrize("said", ["N/A", "NaN", "-1", None], ids=["bad", "nan", "negative", "missing"])
+def test_a_rank_that_one_poll_does_not_tell_silences_no_page_and_invents_no_token(
+    gpus: StandIn, said: str | None
+) -> None:
+    gpus.say(IDLES)
+
+    async def scenario(world: World) -> None:
+        odd = False
+
+        async def engine(_: Request, __: asyncio.StreamWriter) -> bytes:
+            told = [f"{1e6 + 50 * world.now:.0f}"] * 2
+            lines = [
+                f'sglang:realtime_tokens_total{{mode="decode",dp_rank="{rank}"}} {value}\n'
+                for rank, value in enumerate([told[0], said] if odd else told)
+                if value is not None
+            ]
+            return answer((busy() + "".join(lines)).encode())
+
+        world.engine = engine
+        await world.after(100)
+        for second in range(200):
+            odd = 50 <= second < 55
+            text = await world.after(1)
+            assert world.deployment.state is State.IDLE_WHILE_BUSY, second
+            assert rate(text) == pytest.approx(100, rel=0.02)
+        # From the first poll with counters on, at 5 s, to the last.
+        assert text.value(TOTAL) == pytest.approx(100 * 295, abs=510)
 
     live(gpus, scenario)
 
@@ -178,7 +211,7 @@ def test_a_restart_whose_counter_is_already_higher_is_seen_by_its_start_time(gpu
 
         world.engine = engine
         text = await world.after(25)
-        assert text.value(TOTAL) == 1_001_050
+        assert text.value(TOTAL) == 1_050
         assert world.deployment.tokens_per_second["generation"] < 600 / 5
 
     live(gpus, scenario)
@@ -337,10 +370,32 @@ def test_values_that_are_no_numbers_are_absent_and_make_nobody_idle(gpus: StandI
         )
         text = await world.after(70)
         assert text.value(RUNNING) == 3.0
+        # Three at the least; how many wait nobody knows.
+        assert text.values(WORK) == []
         for name in ("wattline_engine_queued_requests", "wattline_engine_kv_cache_usage_ratio", TOTAL, RATE):
             assert text.values(name) == []
         assert "nan" not in text.text.lower().replace("nanoseconds", "")
         assert world.deployment.state is State.WORKING
+
+    live(gpus, scenario)
+
+
+def test_what_a_usable_answer_lacks_is_counted_by_a_word(gpus: StandIn) -> None:
+    gpus.say(WORKS)
+
+    async def scenario(world: World) -> None:
+        world.engine = (
+            'sglang:num_running_reqs{pid="1",tp_rank="0"} 7\nsglang:num_running_reqs{pid="2",tp_rank="0"} 0\n'
+            'sglang:num_queue_reqs{zone="a"} 2\nsglang:num_queue_reqs{zone="b"} 2\n'
+            "sglang:token_usage 1.5\nsglang:generation_tokens_total N/A\n"
+        )
+        text = await world.after(70)
+        assert text.value(UP) == 1.0
+        for word in ("bad_line", "unknown_label", "ranks_disagree"):
+            assert (text.value(ERRORS, source="engine:e", kind=word) or 0) >= 13, word
+        rejected = "wattline_source_rejected_readings_total"
+        assert (text.value(rejected, source="engine:e", reading="sglang:token_usage") or 0) >= 13
+        assert text.value(ERRORS, source="engine:e", kind="implausible") is None
 
     live(gpus, scenario)
 
@@ -351,6 +406,7 @@ def test_replicas_that_disagree_are_believed_by_nobody(gpus: StandIn) -> None:
     async def scenario(world: World) -> None:
         world.engine = (
             'sglang:num_running_reqs{pid="910",tp_rank="0"} 7\nsglang:num_running_reqs{pid="1444",tp_rank="0"} 0\n'
+            "sglang:num_queue_reqs 0\n"
         )
         text = await world.after(120)
         assert text.values(WORK) == []
