@@ -143,9 +143,9 @@ def ratio(theirs: float, ours: float) -> str:
 
 
 BETTER = (
-    "Where a peer is better: both hold less, since neither keeps the window of every reading, nor has an HTTP client for "
-    "engines (aiohttp is 17 MiB of ours). The loop answers sooner, having a seventh of the series to write. A loop of "
-    "`nvidia-smi` needs a real driver, and has not been measured."
+    "Where a peer is better: both hold less, since neither keeps the window of every reading, nor has an HTTP client "
+    "for engines (aiohttp is 17 MiB of ours). The loop answers sooner, having a seventh of the series to write. A loop "
+    "of `nvidia-smi` needs a real driver, and has not been measured."
 )
 
 
