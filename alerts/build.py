@@ -4,7 +4,8 @@
     python -m alerts.build --check    exit 1 when a written file differs from what would be written
 
 A source (``source/*.in``) names a threshold as ``%{name}``; its value is put there, and what it stands for is written
-above the rule, or above the line, that uses it. ``%{load}`` and ``%{evidence}`` are texts that many descriptions share,
+above the rule, or above the line, that uses it. ``%{hosts}``, ``%{load}`` and ``%{evidence}`` are texts that many
+descriptions share: they tell about the hosts that the query in ``$hosts`` finds, by deployment and instance.
 ``%{runbook}`` is the address of the page of the alert that it stands in.
 """
 
@@ -80,7 +81,7 @@ def render(thresholds: Mapping[str, Threshold]) -> dict[str, str]:
     Raises:
         ThresholdError: a source names a threshold that does not exist, or one is used nowhere.
     """
-    shared = {name: _source(f"{name}.in") for name in ("load", "evidence")}
+    shared = {name: _source(f"{name}.in") for name in ("hosts", "hosts_at_work", "load", "evidence")}
     used: set[str] = set()
     files = {
         name: _render(name, thresholds, shared, {}, used) for name in ("recording.rules.yml", "wattline.rules.yml")

@@ -22,7 +22,7 @@ def test_a_threshold_is_changed_in_one_place_and_explained_at_each_use() -> None
         name: t if name != "page_share" else type(t)(name, "0.123", t.unit, t.why) for name, t in thresholds.items()
     }
     before, after = files["wattline.rules.yml"], render(changed)["wattline.rules.yml"]
-    assert after.count("0.123") == 4, "two rules, each with its explanation"
+    assert after.count("0.123") == 5, "two rules, each with its explanation, and the hosts that a description names"
     assert (
         after.replace("0.123", "0.7").count("# page_share = 0.7: 84 s") == before.count("# page_share = 0.7: 84 s") == 2
     )
