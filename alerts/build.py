@@ -19,7 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import yaml
+
+from exporter.analysis.thresholds import Thresholds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -32,6 +35,8 @@ WIDTH = 120
 _PLACEHOLDER = re.compile(r"%\{(\w+)\}")
 _RULE = re.compile(r"\s*- (?:alert|record): (\w+)")
 _DURATION = re.compile(r"\d+(?:ms|s|m|h|d)")
+_JUDGED = msgspec.structs.asdict(Thresholds())
+"""What the exporter judges with: a number that both use stands there."""
 _HEADER = (
     "# Written by `python -m alerts.build`: change alerts/source/{source} or alerts/thresholds.yml, not this file."
 )
@@ -64,12 +69,13 @@ def load_thresholds(path: Path = HERE / "thresholds.yml") -> dict[str, Threshold
     for name, entry in entries.items():
         if not isinstance(entry, dict) or set(entry) != {"value", "unit", "why"}:
             raise ThresholdError(f"{path.name}: {name}: expected the keys value, unit and why")
-        value, unit = str(entry["value"]), str(entry["unit"])
+        number = _JUDGED.get(str(entry["value"]), entry["value"])
+        value, unit = str(number), str(entry["unit"])
         if unit not in UNITS:
             raise ThresholdError(f"{path.name}: {name}: unit is {unit!r}, expected one of {', '.join(UNITS)}")
-        is_number = isinstance(entry["value"], int | float) and not isinstance(entry["value"], bool)
+        is_number = isinstance(number, int | float) and not isinstance(number, bool)
         if not (_DURATION.fullmatch(value) if unit == "duration" else is_number):
-            expected = "a duration such as 30s" if unit == "duration" else "a number"
+            expected = "a duration such as 30s" if unit == "duration" else "a number or a threshold of the exporter"
             raise ThresholdError(f"{path.name}: {name}: value is {value!r}, expected {expected}")
         thresholds[str(name)] = Threshold(str(name), value, unit, " ".join(str(entry["why"]).split()))
     return thresholds
