@@ -263,7 +263,7 @@ def test_a_message_reads_well(suite: str, tmp_path: Path) -> None:
         "GPU 1 was there.\n"
         "What to do: https://example.com/GpuLost.md\n"
         "\n"
-        "InferenceStalled is not reported any more. From 2026-01-02 02:00 to 02:30 UTC it said: "
+        "InferenceStalled is no longer reported. From 2026-01-02 02:00 to 02:30 UTC it said: "
         "Inference of glm5 holds requests and makes no token.\n"
         "It is over, unless WattlineExporterDown has come in its place: then nothing is known."
     )
@@ -275,10 +275,10 @@ def test_a_message_reads_well(suite: str, tmp_path: Path) -> None:
 def test_a_resolution_reads_well(suite: str, tmp_path: Path) -> None:
     over = {**MESSAGE, "status": "resolved", "alerts": MESSAGE["alerts"][2:]}
     assert rendered("wattline.title", over, tmp_path, suite) == (
-        "[resolved] It said: Inference of glm5 holds requests and makes no token."
+        "[no longer reported] Inference of glm5 holds requests and makes no token."
     )
     assert rendered("wattline.text", over, tmp_path, suite) == (
-        "InferenceStalled is not reported any more. From 2026-01-02 02:00 to 02:30 UTC it said: "
+        "InferenceStalled is no longer reported. From 2026-01-02 02:00 to 02:30 UTC it said: "
         "Inference of glm5 holds requests and makes no token.\n"
         "It is over, unless WattlineExporterDown has come in its place: then nothing is known."
     )
@@ -291,9 +291,9 @@ def test_a_resolution_tells_the_day_of_its_end_and_speaks_of_what_was(suite: str
     gone = {**MESSAGE["alerts"][1], "status": "resolved"}
     gone |= {"startsAt": "2026-01-01T00:00:00Z", "endsAt": "2026-01-02T03:00:00Z"}
     over = {**MESSAGE, "status": "resolved", "alerts": [gone]}
-    assert rendered("wattline.title", over, tmp_path, suite) == "[resolved] It said: GPU 1 of a:1 is gone."
+    assert rendered("wattline.title", over, tmp_path, suite) == "[no longer reported] GPU 1 of a:1 is gone."
     assert rendered("wattline.text", over, tmp_path, suite).splitlines()[0] == (
-        "GpuLost is not reported any more. From 2026-01-01 00:00 to 2026-01-02 03:00 UTC it said: GPU 1 of a:1 is gone."
+        "GpuLost is no longer reported. From 2026-01-01 00:00 to 2026-01-02 03:00 UTC it said: GPU 1 of a:1 is gone."
     )
     html = rendered("wattline.email.html", over, tmp_path, suite, "html")
     assert "GpuLost, from 2026-01-01 00:00 to 2026-01-02 03:00 UTC" in html
@@ -308,7 +308,7 @@ def test_an_email_is_html_that_loads_nothing_and_trusts_no_label(suite: str, tmp
         "https://example.com/GpuIdleWhileBusy.md",
         "https://example.com/GpuLost.md",
     ]
-    assert "Not reported any more: Inference of glm5" in html
+    assert "No longer reported: Inference of glm5" in html
     assert "from 2026-01-02 02:00 to 02:30 UTC" in html
     assert "unless WattlineExporterDown has come in its place" in html
 
