@@ -4,7 +4,9 @@
     python -m alerts.build --check    exit 1 when a written file differs from what would be written
 
 A source (``source/*.in``) names a threshold as ``%{name}``; its value is put there, and what it stands for is written
-above the rule, or above the line, that uses it. ``%{load}`` and ``%{evidence}`` are texts that many descriptions share,
+above the rule, or above the line, that uses it. ``%{hosts}``, ``%{load}`` and ``%{evidence}`` are texts that many
+descriptions share: they tell about the hosts that the query in ``$hosts`` finds, by deployment and instance. A cause
+has the title that the exporter's page and the dashboards give it, and the evidence that ``source/causes/`` asks for.
 ``%{runbook}`` is the address of the page of the alert that it stands in.
 """
 
@@ -18,7 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import yaml
+
+from exporter.analysis.snapshot import Cause
+from exporter.analysis.thresholds import Thresholds
+from exporter.publish.words import CAUSE_TITLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,10 +34,20 @@ HERE = Path(__file__).parent
 RUNBOOKS = "https://github.com/wattline/wattline/blob/main/docs/runbooks"
 UNITS = ("duration", "seconds_per_second", "ratio", "requests", "kilowatt_hours", "seconds")
 WIDTH = 120
+CAUSES_WITH_EVIDENCE = (
+    Cause.COLLECTIVES_OVER_PCIE,
+    Cause.BATCH_LIMITED,
+    Cause.PARTIAL_IDLE,
+    Cause.POWER_CAPPED,
+    Cause.THROTTLED,
+)
+"""Causes for which utilisation, SM activity and PCIe say nothing: ``source/causes/`` asks for what does."""
 
 _PLACEHOLDER = re.compile(r"%\{(\w+)\}")
 _RULE = re.compile(r"\s*- (?:alert|record): (\w+)")
 _DURATION = re.compile(r"\d+(?:ms|s|m|h|d)")
+_JUDGED = msgspec.structs.asdict(Thresholds())
+"""What the exporter judges with: a number that both use stands there."""
 _HEADER = (
     "# Written by `python -m alerts.build`: change alerts/source/{source} or alerts/thresholds.yml, not this file."
 )
@@ -63,12 +80,13 @@ def load_thresholds(path: Path = HERE / "thresholds.yml") -> dict[str, Threshold
     for name, entry in entries.items():
         if not isinstance(entry, dict) or set(entry) != {"value", "unit", "why"}:
             raise ThresholdError(f"{path.name}: {name}: expected the keys value, unit and why")
-        value, unit = str(entry["value"]), str(entry["unit"])
+        number = _JUDGED.get(str(entry["value"]), entry["value"])
+        value, unit = str(number), str(entry["unit"])
         if unit not in UNITS:
             raise ThresholdError(f"{path.name}: {name}: unit is {unit!r}, expected one of {', '.join(UNITS)}")
-        is_number = isinstance(entry["value"], int | float) and not isinstance(entry["value"], bool)
+        is_number = isinstance(number, int | float) and not isinstance(number, bool)
         if not (_DURATION.fullmatch(value) if unit == "duration" else is_number):
-            expected = "a duration such as 30s" if unit == "duration" else "a number"
+            expected = "a duration such as 30s" if unit == "duration" else "a number or a threshold of the exporter"
             raise ThresholdError(f"{path.name}: {name}: value is {value!r}, expected {expected}")
         thresholds[str(name)] = Threshold(str(name), value, unit, " ".join(str(entry["why"]).split()))
     return thresholds
@@ -80,7 +98,10 @@ def render(thresholds: Mapping[str, Threshold]) -> dict[str, str]:
     Raises:
         ThresholdError: a source names a threshold that does not exist, or one is used nowhere.
     """
-    shared = {name: _source(f"{name}.in") for name in ("load", "evidence")}
+    shared = {name: _source(f"{name}.in") for name in ("hosts", "hosts_at_work", "load", "evidence")}
+    # A newer exporter may suspect what these rules do not know yet.
+    shared["cause_titles"] = _by_cause(CAUSE_TITLES, "{{ $c.Labels.cause }}")
+    shared["cause_evidence"] = _by_cause({cause: f" {_source(f'causes/{cause}.in')}" for cause in CAUSES_WITH_EVIDENCE})
     used: set[str] = set()
     files = {
         name: _render(name, thresholds, shared, {}, used) for name in ("recording.rules.yml", "wattline.rules.yml")
@@ -100,6 +121,13 @@ def render(thresholds: Mapping[str, Threshold]) -> dict[str, str]:
 
 def _source(name: str) -> str:
     return (HERE / "source" / name).read_text(encoding="utf-8")
+
+
+def _by_cause(texts: Mapping[Cause, str], otherwise: str = "") -> str:
+    """A text of a template for each cause; ``$c`` is a series of the suspected causes."""
+    conditions = [f'{{{{- if eq $c.Labels.cause "{cause}" }}}}{text.rstrip()}' for cause, text in texts.items()]
+    others = [c.replace("{{- if", "{{- else if", 1) for c in conditions[1:]]
+    return "\n".join((conditions[0], *others, f"{{{{- else }}}}{otherwise}{{{{ end }}}}"))
 
 
 def _render(
@@ -134,7 +162,8 @@ def _with_shared_texts(lines: list[str], shared: Mapping[str, str]) -> Iterator[
     for line in lines:
         match = _PLACEHOLDER.fullmatch(line.strip())
         if match and match[1] in shared:
-            yield from textwrap.indent(shared[match[1]], line[: line.index("%")]).splitlines()
+            text = "\n".join(_with_shared_texts(shared[match[1]].splitlines(), shared))
+            yield from textwrap.indent(text, line[: line.index("%")]).splitlines()
         else:
             yield line
 

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _COMPARISON = re.compile(r"(==|[<>]=?) (\d[\d.]*)")
 _WINDOW = re.compile(r"(\[|offset )(\d+[smhd])\b")
+_WORST_HOST = re.compile(r"\b(?:max|min) by(?= \(deployment\) \(sum by)")
+_ALTERNATIVES = re.compile(r'=~"([\w|]+)"')
 _LABELS = re.compile(r"\b(by|on) \(([\w, ]*)\)")
 
 
@@ -53,10 +55,22 @@ def _expressions(expr: str) -> Iterator[tuple[str, str]]:
         for label in labels:
             rest = ", ".join(other for other in labels if other != label)
             yield f"{match[0]} at {match.start()} loses {label}", _replaced(expr, match, f"{match[1]} ({rest})")
+    yield from _hosts_and_states(expr)
     for node, _ in walk(parse(expr)):
         if type(node).__name__ == "BinaryExpr" and str(node.op) in {"and", "or", "unless"}:
             for kept, lost in ((node.lhs, node.rhs), (node.rhs, node.lhs)):
                 yield f"{node.op} loses {lost}", expr.replace(str(node), str(kept))
+
+
+def _hosts_and_states(expr: str) -> Iterator[tuple[str, str]]:
+    """The sum over hosts instead of one of them, and one state, source or reason that is forgotten."""
+    for match in _WORST_HOST.finditer(expr):
+        yield f"{match[0]} at {match.start()} becomes sum by", _replaced(expr, match, "sum by")
+    for match in _ALTERNATIVES.finditer(expr):
+        values = match[1].split("|")
+        for value in values:
+            rest = "|".join(other for other in values if other != value)
+            yield f"{match[0]} at {match.start()} loses {value}", _replaced(expr, match, f'=~"{rest}"')
 
 
 def _other_numbers(number: float) -> tuple[float, ...]:

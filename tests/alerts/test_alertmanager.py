@@ -168,6 +168,29 @@ def test_one_incident_is_one_message_and_what_it_explains_is_held_back(suite: st
             wait_for("the lost GPU", lambda: receiver.told("firing", alertname="GpuLost", deployment="third"))
 
 
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_second_node_without_a_deployment_is_a_page_of_its_own(suite: str, tmp_path: Path) -> None:
+    """A pager opens one incident for each group: in a common one the second node would only add a line to it."""
+    first = alert("WattlineExporterDown", instance="a:1", job="wattline")
+    second = alert("WattlineExporterDown", instance="b:1", job="wattline")
+    with receiving() as receiver:
+        config = faster((ALERTS / "alertmanager.yml").read_text(), SPEED).replace("http://alert-log:9099", receiver.url)
+        with alertmanager(tmp_path, config, suite) as manager:
+            manager.post(first)
+            wait_for("the first node", lambda: receiver.told("firing", instance="a:1"))
+            manager.post(second, alert("GpuLost", instance="c:1", uuid="GPU-0", gpu="0"))
+            manager.post(alert("GpuLost", instance="c:1", uuid="GPU-1", gpu="1"))
+            wait_for("the second node", lambda: receiver.told("firing", instance="b:1"))
+            wait_for("both GPUs of the third", lambda: len(receiver.told("firing", instance="c:1")) >= 2)
+    groups = {
+        (message["groupKey"], alert["labels"]["instance"])
+        for message in receiver.messages
+        for alert in message["alerts"]
+    }
+    assert len(groups) == len({key for key, _ in groups}) == 3, "a group is a node"
+    assert {m["receiver"] for m in receiver.messages} == {"pages"}
+
+
 @pytest.mark.parametrize("config", CONFIGS[1:])
 def test_alertmanager_starts_with_an_example_before_its_secrets_are_there(config: str, tmp_path: Path) -> None:
     with alertmanager(tmp_path / "examples", (ALERTS / config).read_text().replace("../templates", "templates")):
@@ -240,8 +263,9 @@ def test_a_message_reads_well(suite: str, tmp_path: Path) -> None:
         "GPU 1 was there.\n"
         "What to do: https://example.com/GpuLost.md\n"
         "\n"
-        "InferenceStalled is over: Inference of glm5 holds requests and makes no token. "
-        "It lasted from 02:00 to 02:30 UTC."
+        "InferenceStalled is no longer reported. From 2026-01-02 02:00 to 02:30 UTC it said: "
+        "Inference of glm5 holds requests and makes no token.\n"
+        "It is over, unless WattlineExporterDown has come in its place: then nothing is known."
     )
     assert rendered("wattline.link", MESSAGE, tmp_path, suite) == "https://example.com/GpuIdleWhileBusy.md"
     assert rendered("wattline.color", MESSAGE, tmp_path, suite) == "danger"
@@ -251,13 +275,28 @@ def test_a_message_reads_well(suite: str, tmp_path: Path) -> None:
 def test_a_resolution_reads_well(suite: str, tmp_path: Path) -> None:
     over = {**MESSAGE, "status": "resolved", "alerts": MESSAGE["alerts"][2:]}
     assert rendered("wattline.title", over, tmp_path, suite) == (
-        "[resolved] Inference of glm5 holds requests and makes no token."
+        "[no longer reported] Inference of glm5 holds requests and makes no token."
     )
     assert rendered("wattline.text", over, tmp_path, suite) == (
-        "InferenceStalled is over: Inference of glm5 holds requests and makes no token. "
-        "It lasted from 02:00 to 02:30 UTC."
+        "InferenceStalled is no longer reported. From 2026-01-02 02:00 to 02:30 UTC it said: "
+        "Inference of glm5 holds requests and makes no token.\n"
+        "It is over, unless WattlineExporterDown has come in its place: then nothing is known."
     )
     assert rendered("wattline.color", over, tmp_path, suite) == "good"
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_resolution_tells_the_day_of_its_end_and_speaks_of_what_was(suite: str, tmp_path: Path) -> None:
+    """Two times without days read as three hours where it was 27, and "is gone" as if the GPU were still gone."""
+    gone = {**MESSAGE["alerts"][1], "status": "resolved"}
+    gone |= {"startsAt": "2026-01-01T00:00:00Z", "endsAt": "2026-01-02T03:00:00Z"}
+    over = {**MESSAGE, "status": "resolved", "alerts": [gone]}
+    assert rendered("wattline.title", over, tmp_path, suite) == "[no longer reported] GPU 1 of a:1 is gone."
+    assert rendered("wattline.text", over, tmp_path, suite).splitlines()[0] == (
+        "GpuLost is no longer reported. From 2026-01-01 00:00 to 2026-01-02 03:00 UTC it said: GPU 1 of a:1 is gone."
+    )
+    html = rendered("wattline.email.html", over, tmp_path, suite, "html")
+    assert "GpuLost, from 2026-01-01 00:00 to 2026-01-02 03:00 UTC" in html
 
 
 @pytest.mark.parametrize("suite", SUITES)
@@ -269,7 +308,9 @@ def test_an_email_is_html_that_loads_nothing_and_trusts_no_label(suite: str, tmp
         "https://example.com/GpuIdleWhileBusy.md",
         "https://example.com/GpuLost.md",
     ]
-    assert "Over: Inference of glm5" in html
+    assert "No longer reported: Inference of glm5" in html
+    assert "from 2026-01-02 02:00 to 02:30 UTC" in html
+    assert "unless WattlineExporterDown has come in its place" in html
 
 
 def test_templates_of_the_examples_exist() -> None:

@@ -3,10 +3,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
 from alerts.build import ThresholdError, load_thresholds, main, render
+from exporter.analysis.thresholds import Thresholds
 from tests.alerts.servers import ALERTS
 
 
@@ -22,12 +24,34 @@ def test_a_threshold_is_changed_in_one_place_and_explained_at_each_use() -> None
         name: t if name != "page_share" else type(t)(name, "0.123", t.unit, t.why) for name, t in thresholds.items()
     }
     before, after = files["wattline.rules.yml"], render(changed)["wattline.rules.yml"]
-    assert after.count("0.123") == 4, "two rules, each with its explanation"
+    assert after.count("0.123") == 5, "two rules, each with its explanation, and the hosts that a description names"
     assert (
         after.replace("0.123", "0.7").count("# page_share = 0.7: 84 s") == before.count("# page_share = 0.7: 84 s") == 2
     )
     for name, threshold in thresholds.items():
         assert any(f"# {name} = {threshold.value}: " in text for text in files.values()), name
+
+
+def test_a_number_that_the_exporter_judges_with_is_the_exporters(tmp_path: Path) -> None:
+    """An alert and the verdict beside it must not disagree because one of two copies was changed."""
+    judged = Thresholds()
+    thresholds = load_thresholds()
+    for name, theirs in (
+        ("idle_active_fraction", judged.idle_active_fraction),
+        ("busy_active_fraction", judged.partial_active_fraction),
+        ("throttled_share", judged.throttled_share),
+        ("link_utilization", judged.link_loaded_utilization),
+        ("limit_below_default", judged.power_capped_share),
+    ):
+        assert float(thresholds[name].value) == theirs, name
+    (tmp_path / "thresholds.yml").write_text("a: {value: low_tdp_fraction, unit: ratio, why: x}")
+    assert load_thresholds(tmp_path / "thresholds.yml")["a"].value == str(judged.low_tdp_fraction)
+
+
+def test_one_name_means_one_number_in_the_rules_and_in_the_exporter() -> None:
+    judged = msgspec.structs.asdict(Thresholds())
+    for name in load_thresholds().keys() & judged.keys():
+        assert float(load_thresholds()[name].value) == judged[name], name
 
 
 def test_every_threshold_gives_evidence() -> None:
@@ -59,6 +83,8 @@ def expressions(source: str) -> list[str]:
         ("a: {value: 3, unit: metres, why: x}", "thresholds.yml: a: unit is 'metres', expected one of duration, "),
         ("a: {value: 3, unit: duration, why: x}", "thresholds.yml: a: value is '3', expected a duration such as 30s"),
         ("a: {value: 3m, unit: ratio, why: x}", "thresholds.yml: a: value is '3m', expected a number"),
+        ("a: {value: idle_fraction, unit: ratio, why: x}", "thresholds.yml: a: value is 'idle_fraction', expected a "),
+        ("a: {value: [1], unit: ratio, why: x}", "thresholds.yml: a: value is '[1]', expected a number or a threshold"),
         ("a: {value: true, unit: ratio, why: x}", "thresholds.yml: a: value is 'True', expected a number"),
     ],
 )

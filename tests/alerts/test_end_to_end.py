@@ -98,11 +98,11 @@ def test_pages_for_idle_while_busy_and_for_a_wedged_server_arrive_and_end_and_no
         number = [begun for begun, _ in phases].index(phase)
         assert phases[number][1] < datetime.fromisoformat(told[0]["startsAt"]) < phases[number + 1][1], "in its phase"
     idle = receiver.told("firing", alertname="GpuIdleWhileBusy")[0]["annotations"]["description"]
-    assert "Requests held: 1024." in idle
-    assert re.search(r"Power: [67]\d\d W, 14\.\d+% of the limit\.", idle)
-    assert re.search(r"Suspected cause: not_fed\. Utilisation \d(\.\d+)?%", idle)
+    assert "Requests held there: 1024." in idle
+    assert re.search(r"Power there: [67]\d\d W, 14\.\d+% of the limit\.", idle)
+    assert re.search(r"Suspected cause: Not fed\. Utilisation \d(\.\d+)?%", idle)
     stalled = receiver.told("firing", alertname="InferenceStalled")[0]["annotations"]["description"]
-    assert re.search(r"Suspected cause: spinning\. Utilisation (9\d\.\d+|100)%", stalled)
+    assert re.search(r"Suspected cause: Spinning\. Utilisation (9\d\.\d+|100)%", stalled)
 
 
 def assert_healthy(server: Prometheus) -> None:

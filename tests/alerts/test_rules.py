@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from alerts.build import RUNBOOKS, load_thresholds
+from exporter.publish.words import CAUSE_TITLES
 from tests.alerts.rules import alerts, all_rules, is_scalar, seconds, unique_by
 from tests.alerts.servers import ALERTS, ROOT, RULES, SUITES, output, program
 from tests.dashboards.promql import functions, parse, selectors, walk
@@ -83,8 +84,13 @@ def test_low_power_comes_with_the_suspected_cause_and_its_evidence(name: str) ->
         "pcie_bytes_per_second",
         "work_requests",
         "power_watts",
+        # Of the causes that none of these can show.
+        "p2p_peers",
+        "clocks_event_seconds",
     ):
         assert evidence in description
+    for cause, title in CAUSE_TITLES.items():
+        assert f'eq $c.Labels.cause "{cause}" }}}}{title}' in description, "the words of the page and the dashboards"
 
 
 @pytest.mark.parametrize("name", alerts())

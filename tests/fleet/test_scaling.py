@@ -45,7 +45,10 @@ def test_the_recording_rules_make_no_more_series_than_it_says() -> None:
     rules = yaml.safe_load((ALERTS / "recording.rules.yml").read_text())["groups"]
     names = [rule["record"] for group in rules for rule in group["rules"]]
     by_state = [name for name in names if name.startswith("deployment_state:")]
-    assert f"add up to {len(names) + 6 * len(by_state)} series for a deployment" in DOCUMENT
+    by_host = [name for name in names if name.startswith("deployment_instance:")]
+    once = len(names) - len(by_host) + 6 * len(by_state)
+    assert f"add up to {once} series for a deployment" in DOCUMENT
+    assert f"and {len(by_host)} for\neach of its hosts that is at work" in DOCUMENT
 
 
 @pytest.mark.servers
