@@ -89,7 +89,7 @@ class _Parser(argparse.ArgumentParser):
 def duration(text: str) -> float:
     """A duration on the command line, in seconds."""
     try:
-        return parse_duration(text)
+        return parse_duration(float(text) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text, re.ASCII) else text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -215,7 +215,7 @@ def build_parser() -> argparse.ArgumentParser:
     check = command("check", "watch for a while and say whether the GPUs earn their watts")
     _targets(check)
     check.add_argument(
-        "--for", dest="seconds", type=duration, default=30.0, metavar="TIME", help="how long to watch (30s)"
+        "--for", dest="seconds", type=duration, default=None, metavar="TIME", help="how long to watch (30s)"
     )
     check.add_argument("--json", action="store_true", help="print JSON")
     check.add_argument("--watch", action="store_true", help="keep the table live until interrupted")
