@@ -58,32 +58,52 @@ def _env(flag: str) -> str:
     return ENV_PREFIX + flag.lstrip("-").upper().replace(".", "_").replace("-", "_")
 
 
+_NOT_GIVEN = object()
+
+
 class _Parser(argparse.ArgumentParser):
     """An argument parser whose flags can be set by the environment: ``--web.config.file`` by WATTLINE_WEB_CONFIG_FILE.
 
-    A flag wins over the environment.
+    A flag wins over the environment, and only the command that is run looks at it.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - argparse's own
+        super().__init__(*args, **kwargs)
+        self._variables: dict[str, tuple[argparse.Action, Any]] = {}
+        """By variable: the flag that it sets, and what holds without both."""
 
     def flag(self, name: str, text: str, *, type: Callable[[str], Any] = str, default: Any = None, **more: Any) -> None:  # noqa: A002, ANN401 - argparse's words
         """Add a flag with a value."""
         variable = _env(name)
-        given = os.environ.get(variable)
-        if given is not None:
-            try:
-                default = type(given)
-            except (ValueError, argparse.ArgumentTypeError) as error:
-                self.error(f"environment variable {variable}: {error}")
-            choices = more.get("choices")
-            if choices and default not in choices:
-                self.error(f"environment variable {variable}: found {given!r}, expected one of {', '.join(choices)}")
-        self.add_argument(name, help=f"{text} [{variable}]", type=type, default=default, **more)
+        action = self.add_argument(name, help=f"{text} [{variable}]", type=type, default=_NOT_GIVEN, **more)
+        self._variables[variable] = action, default
 
     def switch(self, name: str, text: str) -> None:
         """Add a flag without a value."""
-        given = os.environ.get(_env(name), "").lower()
-        self.add_argument(
-            name, help=f"{text} [{_env(name)}]", action="store_true", default=given in ("1", "true", "yes")
-        )
+        variable = _env(name)
+        action = self.add_argument(name, help=f"{text} [{variable}]", action="store_true", default=_NOT_GIVEN)
+        self._variables[variable] = action, False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 - overloads
+        """As argparse does, and then what no flag has set, by the environment."""
+        options, rest = super().parse_known_args(args, namespace)
+        for variable, (action, default) in self._variables.items():
+            if getattr(options, action.dest) is _NOT_GIVEN:
+                given = os.environ.get(variable)
+                setattr(options, action.dest, default if given is None else self._read(variable, action, given))
+        return options, rest
+
+    def _read(self, variable: str, action: argparse.Action, given: str) -> Any:  # noqa: ANN401 - of any type
+        """The value that a variable gives a flag."""
+        if action.nargs == 0:
+            return given.lower() in ("1", "true", "yes")
+        try:
+            value = self._get_value(action, given)
+        except argparse.ArgumentError as error:
+            self.error(f"environment variable {variable}: {error.message}")
+        if action.choices is not None and value not in action.choices:
+            self.error(f"environment variable {variable}: found {given!r}, expected one of {', '.join(action.choices)}")
+        return value
 
 
 def duration(text: str) -> float:

@@ -166,3 +166,49 @@ class TestReplay:
         assert commands._replay_plan(options, recording).deployments[0].engines == (
             EnginePlan(engine.name, engine.url, engine.count_tokens),
         )
+
+
+class TestEnvironment:
+    def test_a_variable_of_another_command_is_nothing_to_this_one(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setenv("WATTLINE_SPEED", "foo")
+        monkeypatch.setenv("WATTLINE_LOG_LEVEL", "loud")
+        assert main(["version"]) == 0
+        assert capsys.readouterr().err == ""
+
+    @pytest.mark.parametrize(
+        ("command", "variable", "value", "says"),
+        [
+            ("demo", "WATTLINE_SPEED", "foo", "found 'foo', expected a number above 0"),
+            ("demo", "WATTLINE_SEED", "x", "invalid int value: 'x'"),
+            ("check", "WATTLINE_LOG_LEVEL", "loud", "found 'loud', expected one of debug, info, warning, error"),
+            ("serve", "WATTLINE_WEB_TELEMETRY_PATH", "/", "found '/', expected a path such as /metrics"),
+        ],
+    )
+    def test_a_wrong_variable_is_told_by_its_name_and_by_the_command_that_looks_at_it(
+        self,
+        command: str,
+        variable: str,
+        value: str,
+        says: str,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.setenv(variable, value)
+        with pytest.raises(SystemExit) as ended:
+            main([command])
+        assert ended.value.code == 2
+        said = capsys.readouterr().err
+        assert said.endswith(f"\nwattline {command}: error: environment variable {variable}: {says}\n")
+        assert said.startswith(f"usage: wattline {command} ")
+
+    def test_a_flag_wins(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("WATTLINE_SPEED", "foo")
+        monkeypatch.setenv("WATTLINE_LOG_LEVEL", "debug")
+        monkeypatch.setenv("WATTLINE_WEB_ENABLE_LIFECYCLE", "Yes")
+        values = vars(build_parser().parse_args(["demo", "--speed", "3"]))
+        assert values["speed"] == 3.0
+        assert values["log.level"] == "debug"
+        assert values["web.enable_lifecycle"] is True
+        assert values["web.listen_address"] == (None, 10087), "the default, where nothing else is given"
