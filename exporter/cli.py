@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from exporter import __version__
 from exporter.durations import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import TextIO
 
 EXIT_OK, EXIT_FINDING, EXIT_UNKNOWN, EXIT_USAGE, EXIT_PIPE = 0, 1, 2, 2, 141
 
@@ -266,16 +268,67 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        The exit code: 0 done, 1 finding (check), 2 could not tell (check) or wrong usage or configuration, 130 after
-        Ctrl-C, 141 when nobody reads the output any more.
+        The exit code: 0 done, 1 finding (check), 2 could not tell (check), wrong usage or configuration, or output that
+        cannot be written, 130 after Ctrl-C, 141 when nobody reads the output any more.
     """
+    output = _Output(sys.stdout or Path(os.devnull).open("w"))  # noqa: SIM115 - closed by who started us
+    usual, sys.stdout = sys.stdout, cast("TextIO", output)
     try:
-        code = _run(arguments)
-        sys.stdout.flush()
+        try:
+            return _run(arguments)
+        finally:
+            output.flush()
     except BrokenPipeError:
-        # Whatever is still to be written, at the end of the process for instance, has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_PIPE
+        return _unwritten(EXIT_PIPE)
+    except KeyboardInterrupt:
+        return 130
+    except (OSError, SystemExit):
+        if isinstance(output.failed, BrokenPipeError):
+            # rich ends the program then, with the code of a finding.
+            return _unwritten(EXIT_PIPE)
+        if output.failed is None:
+            raise
+        with suppress(OSError):
+            print(f"wattline: cannot write: {output.failed.strerror}", file=sys.stderr)  # noqa: T201 - not an event
+        return _unwritten(EXIT_USAGE)
+    finally:
+        sys.stdout = usual
+
+
+class _Output:
+    """Standard output that remembers how writing to it has failed: no other OSError is taken for that."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.failed: OSError | None = None
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a stream has
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._remembered():
+            return self._stream.write(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        with self._remembered():
+            self._stream.writelines(lines)
+
+    def flush(self) -> None:
+        with self._remembered():
+            self._stream.flush()
+
+    @contextmanager
+    def _remembered(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.failed = error
+            raise
+
+
+def _unwritten(code: int) -> int:
+    """End with a code; what is still to be written, at the end of the process for instance, has nowhere to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
 
 
@@ -295,6 +348,8 @@ def _run(arguments: Sequence[str] | None) -> int:
 
         print(shtab.complete(parser, shell=options.shell))  # noqa: T201 - what it was asked for
         return EXIT_OK
+    import asyncio
+
     from exporter import commands, logs
     from exporter.yamlfile import UsageError
 
@@ -304,8 +359,6 @@ def _run(arguments: Sequence[str] | None) -> int:
     except UsageError as error:
         print(f"wattline: {error}", file=sys.stderr)  # noqa: T201 - not an event for the log
         return EXIT_USAGE
-    except KeyboardInterrupt:
-        return 130
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -212,3 +215,66 @@ class TestEnvironment:
         assert values["log.level"] == "debug"
         assert values["web.enable_lifecycle"] is True
         assert values["web.listen_address"] == (None, 10087), "the default, where nothing else is given"
+
+
+class TestOutput:
+    """As processes of their own, since it is about the real standard output. Buffered or not makes a difference."""
+
+    COMMANDS = (
+        ["version"],
+        ["--help"],
+        ["completion", "bash"],
+        ["explain", str(path_of("collectives"))],
+        ["check", "--replay", str(path_of("collectives"))],
+        ["check", "--json", "--replay", str(path_of("collectives"))],
+    )
+
+    def run(self, arguments: list[str], stdout: int, unbuffered: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [sys.executable, "-m", "exporter", *arguments],
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            timeout=60,
+            check=False,
+        )
+
+    @pytest.mark.parametrize("unbuffered", ["", "1"])
+    @pytest.mark.parametrize("arguments", COMMANDS)
+    def test_a_full_disk_is_told_and_is_no_finding(self, arguments: list[str], unbuffered: str) -> None:
+        with Path("/dev/full").open("wb") as full:
+            done = self.run(arguments, full.fileno(), unbuffered)
+        assert done.stderr == b"wattline: cannot write: No space left on device\n"
+        assert done.returncode == 2
+
+    @pytest.mark.parametrize("arguments", COMMANDS)
+    def test_output_that_nobody_reads_is_no_finding(self, arguments: list[str]) -> None:
+        reading, writing = os.pipe()
+        os.close(reading)
+        done = self.run(arguments, writing, "")
+        os.close(writing)
+        assert (done.returncode, done.stderr) == (141, b"")
+
+    def test_an_error_that_is_not_of_the_output_is_not_hidden(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(_: object) -> int:
+            raise OSError(28, "of something else")
+
+        monkeypatch.setattr("exporter.cli._run", fail)
+        with pytest.raises(OSError, match="of something else"):
+            main(["version"])
+
+
+@pytest.mark.parametrize("module", ["exporter.cli", "exporter.commands"])
+def test_an_interrupt_while_everything_is_imported_is_no_traceback(module: str) -> None:
+    code = f"""
+import os, runpy, signal, sys
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["wattline", "check"]
+runpy.run_module("exporter", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (130, b"", b"")
