@@ -28,8 +28,11 @@ async def serve(options: argparse.Namespace) -> int:
     """Serve this host, or a recording."""
     values = vars(options)
     path = values["config.file"]
-    config = load(path)
+    config = load(path, files=values["config.check"])
     if values["config.check"]:
+        from exporter.publish.security import WebSecurity
+
+        WebSecurity(values["web.config.file"])
         print(f"{path or 'the default configuration'}: right, {_summary(config)}")  # noqa: T201 - what it was asked for
         return 0
     from exporter.app import Exporter, for_people
@@ -242,7 +245,11 @@ def _web(options: argparse.Namespace) -> dict[str, Any]:
 
 def _summary(config: Config) -> str:
     engines = sum(len(d.engines) for d in config.deployments if not isinstance(d.engines, str))
-    return f"{len(config.deployments)} deployments with {engines} engines"
+    return f"{_counted(len(config.deployments), 'deployment')} with {_counted(engines, 'engine')}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 RUN: dict[str, Callable[[argparse.Namespace], Coroutine[None, None, int]]] = {
