@@ -23,6 +23,18 @@ DEFAULT_ADDRESS = ":10087"
 MAX_SPEED = 60.0
 ENV_PREFIX = "WATTLINE_"
 
+EPILOG = """examples:
+  wattline check                                     do the GPUs of this host earn their watts? 30 s, and no set-up
+  wattline serve --config.file wattline.yml          metrics for Prometheus and a page, at http://127.0.0.1:10087/
+  wattline demo                                      see it without a GPU
+  wattline record bug.jsonl.gz --for 5m --anonymous  attach this to a bug report
+
+exit codes: 0 done, 1 finding (check), 2 could not tell (check), or wrong usage, configuration or recording, or output
+that cannot be written, 130 interrupted, 141 nobody reads the output any more
+
+Runbooks: https://github.com/wattline/wattline/tree/main/docs/runbooks
+"""
+
 EXAMPLES = {
     "serve": """examples:
   wattline serve                                     every GPU, and the SGLang at http://127.0.0.1:30000/metrics
@@ -202,7 +214,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="wattline",
         description="Do your GPUs earn their watts? Joins GPU power with inference load, and says when they do not.",
-        epilog="Runbooks: https://github.com/wattline/wattline/tree/main/docs/runbooks",
+        epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"wattline {__version__}")
@@ -344,9 +356,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         print(f"wattline {__version__}")  # noqa: T201 - what it was asked for
         return EXIT_OK
     if options.command == "completion":
-        import shtab
-
-        print(shtab.complete(parser, shell=options.shell))  # noqa: T201 - what it was asked for
+        print(_completion(parser, options.shell))  # noqa: T201 - what it was asked for
         return EXIT_OK
     import asyncio
 
@@ -359,6 +369,22 @@ def _run(arguments: Sequence[str] | None) -> int:
     except UsageError as error:
         print(f"wattline: {error}", file=sys.stderr)  # noqa: T201 - not an event for the log
         return EXIT_USAGE
+
+
+def _completion(parser: argparse.ArgumentParser, shell: str) -> str:
+    """The completion script for a shell. Whatever is called FILE completes to names of files."""
+    import shtab
+
+    from exporter.simulation.scenario import SCENARIOS
+
+    (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))  # noqa: SLF001 - as shtab
+    for command in commands.choices.values():
+        for action in command._actions:  # noqa: SLF001
+            if action.metavar == "FILE":
+                action.complete = shtab.FILE
+            elif action.dest == "scenario":
+                action.choices = SCENARIOS
+    return str(shtab.complete(parser, shell=shell))
 
 
 if __name__ == "__main__":

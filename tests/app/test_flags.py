@@ -278,3 +278,23 @@ runpy.run_module("exporter", run_name="__main__")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr, done.stdout) == (130, b"", b"")
+
+
+def test_the_help_teaches_by_examples_that_are_right_and_tells_the_exit_codes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = capsys.readouterr().out
+    examples = [line.split("  ")[1] for line in said.splitlines() if line.startswith("  wattline ")]
+    assert len(examples) == 4
+    for example in examples:
+        build_parser().parse_args(example.split()[1:])
+    assert "exit codes: 0 done, 1 finding (check), 2 could not tell (check)" in said
+
+
+def test_an_unknown_scenario_is_told_by_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--scenario", "nonsense"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "wattline: --scenario: unknown scenario 'nonsense': expected one of story, "
+    )
