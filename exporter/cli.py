@@ -379,7 +379,7 @@ def _completion(parser: argparse.ArgumentParser, shell: str) -> str:
 
     (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))  # noqa: SLF001 - as shtab
     for command in commands.choices.values():
-        for action in command._actions:  # noqa: SLF001
+        for action in command._actions:  # noqa: SLF001 - as shtab
             if action.metavar == "FILE":
                 action.complete = shtab.FILE
             elif action.dest == "scenario":
