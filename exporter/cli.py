@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from exporter import __version__
 from exporter.durations import parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import TextIO
 
 EXIT_OK, EXIT_FINDING, EXIT_UNKNOWN, EXIT_USAGE, EXIT_PIPE = 0, 1, 2, 2, 141
 
 DEFAULT_ADDRESS = ":10087"
 MAX_SPEED = 60.0
 ENV_PREFIX = "WATTLINE_"
+
+EPILOG = """examples:
+  wattline check                                     do the GPUs of this host earn their watts? 30 s, and no set-up
+  wattline serve --config.file wattline.yml          metrics for Prometheus and a page, at http://127.0.0.1:10087/
+  wattline demo                                      see it without a GPU
+  wattline record bug.jsonl.gz --for 5m --anonymous  attach this to a bug report
+
+exit codes: 0 done, 1 finding (check), 2 could not tell (check), or wrong usage, configuration or recording, or output
+that cannot be written, 130 interrupted, 141 nobody reads the output any more
+
+Runbooks: https://github.com/wattline/wattline/tree/main/docs/runbooks
+"""
 
 EXAMPLES = {
     "serve": """examples:
@@ -58,38 +72,58 @@ def _env(flag: str) -> str:
     return ENV_PREFIX + flag.lstrip("-").upper().replace(".", "_").replace("-", "_")
 
 
+_NOT_GIVEN = object()
+
+
 class _Parser(argparse.ArgumentParser):
     """An argument parser whose flags can be set by the environment: ``--web.config.file`` by WATTLINE_WEB_CONFIG_FILE.
 
-    A flag wins over the environment.
+    A flag wins over the environment, and only the command that is run looks at it.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - argparse's own
+        super().__init__(*args, **kwargs)
+        self._variables: dict[str, tuple[argparse.Action, Any]] = {}
+        """By variable: the flag that it sets, and what holds without both."""
 
     def flag(self, name: str, text: str, *, type: Callable[[str], Any] = str, default: Any = None, **more: Any) -> None:  # noqa: A002, ANN401 - argparse's words
         """Add a flag with a value."""
         variable = _env(name)
-        given = os.environ.get(variable)
-        if given is not None:
-            try:
-                default = type(given)
-            except (ValueError, argparse.ArgumentTypeError) as error:
-                self.error(f"environment variable {variable}: {error}")
-            choices = more.get("choices")
-            if choices and default not in choices:
-                self.error(f"environment variable {variable}: found {given!r}, expected one of {', '.join(choices)}")
-        self.add_argument(name, help=f"{text} [{variable}]", type=type, default=default, **more)
+        action = self.add_argument(name, help=f"{text} [{variable}]", type=type, default=_NOT_GIVEN, **more)
+        self._variables[variable] = action, default
 
     def switch(self, name: str, text: str) -> None:
         """Add a flag without a value."""
-        given = os.environ.get(_env(name), "").lower()
-        self.add_argument(
-            name, help=f"{text} [{_env(name)}]", action="store_true", default=given in ("1", "true", "yes")
-        )
+        variable = _env(name)
+        action = self.add_argument(name, help=f"{text} [{variable}]", action="store_true", default=_NOT_GIVEN)
+        self._variables[variable] = action, False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 - overloads
+        """As argparse does, and then what no flag has set, by the environment."""
+        options, rest = super().parse_known_args(args, namespace)
+        for variable, (action, default) in self._variables.items():
+            if getattr(options, action.dest) is _NOT_GIVEN:
+                given = os.environ.get(variable)
+                setattr(options, action.dest, default if given is None else self._read(variable, action, given))
+        return options, rest
+
+    def _read(self, variable: str, action: argparse.Action, given: str) -> Any:  # noqa: ANN401 - of any type
+        """The value that a variable gives a flag."""
+        if action.nargs == 0:
+            return given.lower() in ("1", "true", "yes")
+        try:
+            value = self._get_value(action, given)
+        except argparse.ArgumentError as error:
+            self.error(f"environment variable {variable}: {error.message}")
+        if action.choices is not None and value not in action.choices:
+            self.error(f"environment variable {variable}: found {given!r}, expected one of {', '.join(action.choices)}")
+        return value
 
 
 def duration(text: str) -> float:
     """A duration on the command line, in seconds."""
     try:
-        return parse_duration(text)
+        return parse_duration(float(text) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text, re.ASCII) else text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -180,7 +214,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="wattline",
         description="Do your GPUs earn their watts? Joins GPU power with inference load, and says when they do not.",
-        epilog="Runbooks: https://github.com/wattline/wattline/tree/main/docs/runbooks",
+        epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"wattline {__version__}")
@@ -215,7 +249,7 @@ def build_parser() -> argparse.ArgumentParser:
     check = command("check", "watch for a while and say whether the GPUs earn their watts")
     _targets(check)
     check.add_argument(
-        "--for", dest="seconds", type=duration, default=30.0, metavar="TIME", help="how long to watch (30s)"
+        "--for", dest="seconds", type=duration, default=None, metavar="TIME", help="how long to watch (30s)"
     )
     check.add_argument("--json", action="store_true", help="print JSON")
     check.add_argument("--watch", action="store_true", help="keep the table live until interrupted")
@@ -246,16 +280,67 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        The exit code: 0 done, 1 finding (check), 2 could not tell (check) or wrong usage or configuration, 130 after
-        Ctrl-C, 141 when nobody reads the output any more.
+        The exit code: 0 done, 1 finding (check), 2 could not tell (check), wrong usage or configuration, or output that
+        cannot be written, 130 after Ctrl-C, 141 when nobody reads the output any more.
     """
+    output = _Output(sys.stdout or Path(os.devnull).open("w"))  # noqa: SIM115 - closed by who started us
+    usual, sys.stdout = sys.stdout, cast("TextIO", output)
     try:
-        code = _run(arguments)
-        sys.stdout.flush()
+        try:
+            return _run(arguments)
+        finally:
+            output.flush()
     except BrokenPipeError:
-        # Whatever is still to be written, at the end of the process for instance, has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_PIPE
+        return _unwritten(EXIT_PIPE)
+    except KeyboardInterrupt:
+        return 130
+    except (OSError, SystemExit):
+        if isinstance(output.failed, BrokenPipeError):
+            # rich ends the program then, with the code of a finding.
+            return _unwritten(EXIT_PIPE)
+        if output.failed is None:
+            raise
+        with suppress(OSError):
+            print(f"wattline: cannot write: {output.failed.strerror}", file=sys.stderr)  # noqa: T201 - not an event
+        return _unwritten(EXIT_USAGE)
+    finally:
+        sys.stdout = usual
+
+
+class _Output:
+    """Standard output that remembers how writing to it has failed: no other OSError is taken for that."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.failed: OSError | None = None
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a stream has
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._remembered():
+            return self._stream.write(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        with self._remembered():
+            self._stream.writelines(lines)
+
+    def flush(self) -> None:
+        with self._remembered():
+            self._stream.flush()
+
+    @contextmanager
+    def _remembered(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.failed = error
+            raise
+
+
+def _unwritten(code: int) -> int:
+    """End with a code; what is still to be written, at the end of the process for instance, has nowhere to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return code
 
 
@@ -271,10 +356,10 @@ def _run(arguments: Sequence[str] | None) -> int:
         print(f"wattline {__version__}")  # noqa: T201 - what it was asked for
         return EXIT_OK
     if options.command == "completion":
-        import shtab
-
-        print(shtab.complete(parser, shell=options.shell))  # noqa: T201 - what it was asked for
+        print(_completion(parser, options.shell))  # noqa: T201 - what it was asked for
         return EXIT_OK
+    import asyncio
+
     from exporter import commands, logs
     from exporter.yamlfile import UsageError
 
@@ -284,8 +369,22 @@ def _run(arguments: Sequence[str] | None) -> int:
     except UsageError as error:
         print(f"wattline: {error}", file=sys.stderr)  # noqa: T201 - not an event for the log
         return EXIT_USAGE
-    except KeyboardInterrupt:
-        return 130
+
+
+def _completion(parser: argparse.ArgumentParser, shell: str) -> str:
+    """The completion script for a shell. Whatever is called FILE completes to names of files."""
+    import shtab
+
+    from exporter.simulation.scenario import SCENARIOS
+
+    (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))  # noqa: SLF001 - as shtab
+    for command in commands.choices.values():
+        for action in command._actions:  # noqa: SLF001 - as shtab
+            if action.metavar == "FILE":
+                action.complete = shtab.FILE
+            elif action.dest == "scenario":
+                action.choices = SCENARIOS
+    return str(shtab.complete(parser, shell=shell))
 
 
 if __name__ == "__main__":

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
-from exporter.config import load, parse
+from exporter.config import ConfigError, load, parse
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
-    from exporter.config import Config
+    from exporter.analysis.plan import DeploymentPlan, Plan
+    from exporter.config import Config, Deployment
+    from exporter.recording.reader import Recording
     from exporter.session import Session
+
+CHECK_SECONDS = 30.0
+"""How long a check watches when nobody says."""
+D = TypeVar("D", "Deployment", "DeploymentPlan")
 
 
 async def serve(options: argparse.Namespace) -> int:
     """Serve this host, or a recording."""
     values = vars(options)
     path = values["config.file"]
-    config = load(path)
+    config = load(path, files=values["config.check"])
     if values["config.check"]:
+        from exporter.publish.security import WebSecurity
+
+        WebSecurity(values["web.config.file"])
         print(f"{path or 'the default configuration'}: right, {_summary(config)}")  # noqa: T201 - what it was asked for
         return 0
     from exporter.app import Exporter, for_people
@@ -66,12 +76,11 @@ async def demo(options: argparse.Namespace) -> int:
     from exporter.publish.server import Publication
     from exporter.session import Session
     from exporter.simulation.demo import Demo
-    from exporter.yamlfile import ConfigError
 
     try:
         rig = Demo(speed=options.speed, scenario=options.scenario, seed=options.seed)
     except ValueError as error:
-        raise ConfigError("wattline demo", str(error)) from None
+        raise ConfigError("--scenario", str(error)) from None
     url = await rig.start()
     try:
         publication = Publication()
@@ -99,18 +108,20 @@ async def check(options: argparse.Namespace) -> int:
     if options.replay is not None:
         from exporter.recording.reader import read_recording
         from exporter.recording.replay import replay
-        from exporter.session import plan_of
 
+        for flag, given in (("--for", options.seconds is not None), ("--watch", options.watch)):
+            if given:
+                raise ConfigError(flag, "expected no --replay beside it: a recording is judged as a whole, at once")
         recording = read_recording(Path(options.replay))
-        named = vars(options)["config.file"] is not None or options.engine or options.gpus
-        plan = plan_of(_targets(options)) if named else recording.header.plan
+        plan = _replay_plan(options, recording)
 
         def cut_short() -> str:
             return f"the recording is not complete: {recording.cut_short}" if recording.cut_short else ""
 
         return await run(at_once(replay(recording, plan)), plan, as_json=options.json, note=cut_short)
-    seconds = None if options.watch else options.seconds
-    session = _session(shortened(_targets(options), options.seconds))
+    length = CHECK_SECONDS if options.seconds is None else options.seconds
+    seconds = None if options.watch else length
+    session = _session(shortened(_targets(options), length))
     await session.start()
     try:
         return await run(
@@ -148,17 +159,77 @@ def _session(config: Config, *, persist: bool = False, on_read: Callable[[str, f
 
 
 def _targets(options: argparse.Namespace) -> Config:
-    """The configuration, or what ``--engine`` and ``--gpus`` say in its place."""
+    """The configuration, its deployments replaced by what ``--engine`` and ``--gpus`` say."""
+    from msgspec.structs import replace
+
+    config = load(vars(options)["config.file"])
+    flags = _flags(options)
+    if flags is None:
+        return config
+    # A server that is configured too is reached as the configuration says: by its token, authorities and kind.
+    known = {e.url: e for d in config.deployments if not isinstance(d.engines, str) for e in d.engines}
+    engines = tuple(known.get(e.url, e) for e in flags.engines if not isinstance(e, str))
+    flags = replace(flags, engines=engines)
+    return replace(config, deployments=(_changed(options, config.deployments, flags, replace),))
+
+
+def _replay_plan(options: argparse.Namespace, recording: Recording) -> Plan:
+    """What to judge a recording by: as :func:`_targets`, and without a configuration file by the recorded plan.
+
+    Raises:
+        RecordingError: a server is asked for that the recording does not hold.
+    """
+    from dataclasses import replace
+
+    from exporter.readings import EngineReading
+    from exporter.recording.layout import RecordingError, bare_url
+    from exporter.session import deployment_plan, plan_of
+
+    plan = recorded = recording.header.plan
+    held = {e.name for d in recorded.deployments for e in d.engines}
+    if vars(options)["config.file"] is not None:
+        plan = plan_of(_targets(options))
+    elif (given := _flags(options)) is not None:
+        flags = deployment_plan(given)
+        known = {e.url: e for d in recorded.deployments for e in d.engines}
+        flags = replace(flags, engines=tuple(known.get(bare_url(e.url), e) for e in flags.engines))
+        plan = replace(recorded, deployments=(_changed(options, recorded.deployments, flags, replace),))
+    asked = [e.name for d in plan.deployments for e in d.engines]
+    if not held.issuperset(asked):
+        # Some are only found while it is recorded.
+        held |= {event.engine for event in recording if isinstance(event, EngineReading)}
+    if missing := [name for name in asked if name not in held]:
+        problem = f"the recording holds no {', '.join(missing)}; it holds {', '.join(sorted(held)) or 'no server'}"
+        raise RecordingError(recording.path, None, problem)
+    return plan
+
+
+def _flags(options: argparse.Namespace) -> Deployment | None:
+    """The deployment that ``--engine`` and ``--gpus`` describe, the one that is not given as it is by default."""
     if not options.engine and not options.gpus:
-        return load(vars(options)["config.file"])
+        return None
     deployment: dict[str, Any] = {}
     if options.engine:
         deployment["engines"] = [{"url": url} for url in options.engine]
     if options.gpus:
         named = [gpu.strip() for gpu in options.gpus.split(",")]
-        listed = [int(gpu) if gpu.isdigit() else gpu for gpu in named]
+        listed = [int(gpu) if re.fullmatch("[0-9]{1,9}", gpu) else gpu for gpu in named]
         deployment["gpus"] = options.gpus if options.gpus in ("all", "auto") else listed
-    return parse(yaml.safe_dump({"deployments": [deployment]}), "--engine, --gpus")
+    try:
+        return parse(yaml.safe_dump({"deployments": [deployment]}), "flags").deployments[0]
+    except ConfigError as error:
+        # A line of a file that nobody wrote says nothing.
+        flag = "--gpus" if error.path.startswith("deployments[0].gpus") else "--engine"
+        raise ConfigError(flag, re.sub(" is already at .*", " is given twice", error.problem)) from None
+
+
+def _changed(options: argparse.Namespace, deployments: Sequence[D], flags: D, replace: Callable[..., D]) -> D:
+    """The one deployment that is left, what no flag names being as it was."""
+    if not options.engine and len(deployments) > 1:
+        raise ConfigError("--gpus", f"expected --engine beside it: there are {len(deployments)} deployments")
+    given: dict[str, Any] = {"engines": flags.engines} if options.engine else {}
+    given |= {"gpus": flags.gpus} if options.gpus else {}
+    return replace(deployments[0], **given) if len(deployments) == 1 else flags
 
 
 def _web(options: argparse.Namespace) -> dict[str, Any]:
@@ -174,7 +245,11 @@ def _web(options: argparse.Namespace) -> dict[str, Any]:
 
 def _summary(config: Config) -> str:
     engines = sum(len(d.engines) for d in config.deployments if not isinstance(d.engines, str))
-    return f"{len(config.deployments)} deployments with {engines} engines"
+    return f"{_counted(len(config.deployments), 'deployment')} with {_counted(engines, 'engine')}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 RUN: dict[str, Callable[[argparse.Namespace], Coroutine[None, None, int]]] = {

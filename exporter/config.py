@@ -5,7 +5,9 @@ Every key has a default; an empty file, or none, watches every GPU and the SGLan
 
 from __future__ import annotations
 
+import os
 import re
+import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import SplitResult, urlsplit
@@ -18,6 +20,7 @@ from yarl import URL
 from exporter.analysis.thresholds import Thresholds
 from exporter.durations import format_duration, parse_duration
 from exporter.engines.normalise import KINDS
+from exporter.engines.target import CredentialsError, EngineTarget
 from exporter.yamlfile import ConfigError, Document, dotted, read_text
 
 if TYPE_CHECKING:
@@ -96,17 +99,22 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """By UUID."""
 
 
-def load(path: str | Path | None) -> Config:
-    """The configuration in a file; the defaults without one.
+def load(path: str | Path | None, *, files: bool = False) -> Config:
+    """The configuration in a file; the defaults without one. ``files`` as for :func:`parse`.
 
     Raises:
         ConfigError: with file, line, key, what was found and what was expected.
     """
-    return parse("", "defaults") if path is None else parse(read_text(path), str(path))
+    return parse("", "defaults") if path is None else parse(read_text(path), str(path), files=files)
 
 
-def parse(text: str, filename: str) -> Config:
+def parse(text: str, filename: str, *, files: bool = False) -> Config:
     """The configuration in a text. Relative paths in it are relative to ``filename``.
+
+    Args:
+        text: the file.
+        filename: named in every error.
+        files: look at the files that it names, too. Whoever serves does not: they may come later, and change.
 
     Raises:
         ConfigError: with file, line, key, what was found and what was expected.
@@ -120,6 +128,8 @@ def parse(text: str, filename: str) -> Config:
                 raise document.error((key,), f"{error}, found {document.found((key,))}") from None
     config = _completed(document.convert(Config), Path(filename).parent)
     for path, problem in _contradictions(config):
+        raise document.error(path, problem)
+    for path, problem in _bad_files(config) if files else ():
         raise document.error(path, problem)
     return config
 
@@ -324,6 +334,40 @@ def _bad_engine(engine: Engine, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     for key in ("ca_file", "server_name", "insecure_skip_verify"):
         if parts.scheme == "http" and getattr(engine, key):
             yield (*path, key), "is for https addresses, and this one is http"
+
+
+def _bad_files(config: Config) -> Iterator[tuple[KeyPath, str]]:
+    """What cannot be used now of the files that the configuration names."""
+    for index, deployment in enumerate(config.deployments):
+        for path, engine in _engines(deployment, ("deployments", index)):
+            for key in ("bearer_token_file", "ca_file"):
+                name: str | None = getattr(engine, key)
+                if name is not None and (problem := _unusable(engine, key, Path(name))):
+                    yield (*path, key), problem
+    if config.state_file is not None:
+        folder = Path(os.path.realpath(config.state_file)).parent
+        if not folder.is_dir():
+            yield ("state_file",), f"cannot be written: {folder} is no folder"
+        elif not os.access(folder, os.W_OK | os.X_OK):
+            yield ("state_file",), f"cannot be written: permission denied in {folder}"
+
+
+def _unusable(engine: Engine, key: str, file: Path) -> str:
+    """Why a file of an engine cannot be used; empty when it can."""
+    try:
+        file.read_bytes()
+        if key == "ca_file":
+            EngineTarget(engine.name, engine.url, ca_file=str(file)).tls()
+        else:
+            EngineTarget(engine.name, engine.url, bearer_token_file=str(file)).headers()
+    except CredentialsError:
+        return f"expected one word of printable characters in {file}, found something else (not shown)"
+    except ssl.SSLError:
+        return f"expected certificates in {file}, found none"
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        return f"cannot be read: {reason[0].lower()}{reason[1:]}: {file}"
+    return ""
 
 
 def _without_userinfo(url: str) -> str:

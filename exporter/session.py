@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import aiohttp
 
     from exporter.analysis.snapshot import Snapshot
-    from exporter.config import Config, Engine
+    from exporter.config import Config, Deployment, Engine
     from exporter.gpus.source import GpuSource
     from exporter.readings import GpuCondition, Reading
 
@@ -43,14 +43,7 @@ DISK_SECONDS = 0.5
 def plan_of(config: Config) -> Plan:
     """What the analysis must know of a configuration."""
     return Plan(
-        deployments=tuple(
-            DeploymentPlan(
-                name=d.name,
-                engines=tuple(EnginePlan(e.name, e.url, e.count_tokens) for e in _engines(d.engines)),
-                gpus=None if isinstance(d.gpus, str) else d.gpus,
-            )
-            for d in config.deployments
-        ),
+        deployments=tuple(map(deployment_plan, config.deployments)),
         window=config.window,
         grace=config.grace,
         sample_interval=config.sample_interval,
@@ -59,6 +52,15 @@ def plan_of(config: Config) -> Plan:
         engine_interval=config.engine_interval,
         thresholds=config.thresholds,
         overrides={u: GpuOverride(g.idle_power_watts, g.power_limit_watts) for u, g in config.gpus.items()},
+    )
+
+
+def deployment_plan(deployment: Deployment) -> DeploymentPlan:
+    """What the analysis must know of a deployment."""
+    return DeploymentPlan(
+        name=deployment.name,
+        engines=tuple(EnginePlan(e.name, e.url, e.count_tokens) for e in _engines(deployment.engines)),
+        gpus=None if isinstance(deployment.gpus, str) else deployment.gpus,
     )
 
 

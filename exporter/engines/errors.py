@@ -38,13 +38,14 @@ _HINTS = {
         "is the server running, and is the port right? From a container, localhost is the container itself, and a "
         "server on the host must listen on 0.0.0.0 (--host 0.0.0.0)"
     ),
-    "credentials": "the configured token cannot be read, or is not one line of printable characters",
+    "credentials": "the configured token is not one word of printable characters",
     "dns": "the host has no address here; in Docker on Linux, host.docker.internal needs extra_hosts",
     "empty": _NO_METRICS,
     "http_401": _AUTHORISATION,
     "http_403": _AUTHORISATION,
     "http_404": _NO_METRICS,
     "no_engine_metrics": f"metrics, but of no engine known here, or not of the configured kind: {_NO_METRICS}",
+    "no_token": "bearer_token_file is missing or may not be read, or the variable of bearer_token_env is not set",
     "not_metrics": f"the answer is no metrics text: {_NO_METRICS}",
     "redirect": "redirects are followed within one origin only, three at most; configure the final address",
     "router": "this is a router or the merged metrics of several servers; configure each server's own address",

@@ -227,8 +227,8 @@ class EngineScraper:
     async def _fetch(self) -> tuple[bytes, str | None]:
         try:
             headers = _HEADERS | self.target.headers()
-        except CredentialsError:
-            raise _ScrapeError("credentials") from None
+        except CredentialsError as error:
+            raise _ScrapeError(error.word) from None
         url = self._url
         for _ in range(MAX_REDIRECTS + 1):
             # No redirect is followed by the library: it would carry the token to wherever it is sent.

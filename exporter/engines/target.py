@@ -15,7 +15,16 @@ _DEFAULT_PATH = "/metrics"
 
 
 class CredentialsError(Exception):
-    """The configured token cannot be had. The message never holds any of it."""
+    """The configured token cannot be had. The message never holds any of it.
+
+    Args:
+        message: what is wrong.
+        word: the bounded word for it: ``no_token`` when there is none, ``credentials`` when it cannot be one.
+    """
+
+    def __init__(self, message: str, word: str = "credentials") -> None:
+        super().__init__(message)
+        self.word = word
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +87,14 @@ class EngineTarget:
         if self.bearer_token_file:
             try:
                 token = Path(self.bearer_token_file).read_text(encoding="ascii").strip()
-            except (OSError, ValueError):
-                raise CredentialsError("the token file cannot be read") from None
+            except OSError:
+                raise CredentialsError("the token file cannot be read", "no_token") from None
+            except ValueError:
+                raise CredentialsError("the token is not ASCII text") from None
         elif self.bearer_token_env:
-            token = os.environ.get(self.bearer_token_env, "").strip()
+            if self.bearer_token_env not in os.environ:
+                raise CredentialsError("the variable of the token is not set", "no_token")
+            token = os.environ[self.bearer_token_env].strip()
         else:
             return {}
         if not token or not token.isascii() or not token.isprintable() or " " in token:

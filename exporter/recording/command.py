@@ -11,6 +11,7 @@ from rich.console import Console
 from exporter.durations import format_duration
 from exporter.interrupt import until_interrupted
 from exporter.recording.writer import RecordingObserver, RecordingWriter
+from exporter.yamlfile import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     from exporter.analysis.observer import Observer
     from exporter.analysis.snapshot import Snapshot
+
+
+LEAST_SECONDS = 1.0
 
 
 class Recordable(Protocol):
@@ -60,11 +64,14 @@ async def run(
         sleep: waits so many real seconds.
 
     Returns:
-        The exit code, 0.
+        The exit code: 0, or 2 when nothing could be read. Then no file is left.
 
     Raises:
+        ConfigError: the time is too short.
         RecordingError: the file is there, cannot be written, or is full.
     """
+    if seconds is not None and seconds < LEAST_SECONDS:
+        raise ConfigError("--for", f"expected at least {LEAST_SECONDS:g}s, found {seconds:g}s")
     screen = Console(file=err or sys.stderr, highlight=False)
     with RecordingWriter(path, session.observer.plan, anonymous=anonymous) as writer:
         known = session.observer.learned_idle()
@@ -72,19 +79,32 @@ async def run(
         for uuid, watts in known.items():
             session.observer.restore_idle(uuid, watts)
         done = 0.0
+        last: Snapshot | None = None
         with until_interrupted(), screen.status("Recording") as status:
             await session.start()
             try:
-                first = session.judge().t
+                last = session.judge()
+                first = last.t
                 while seconds is None or done < seconds:
                     await sleep(session.beat())
-                    done = session.judge().t - first
+                    last = session.judge()
+                    done = last.t - first
                     status.update(f"Recording: {_size(writer.bytes_written)} in {_time(done)}; Ctrl-C ends it")
             finally:
                 await session.stop()
+    if not writer.holds_readings:
+        writer.remove()
+        print(f"wattline: nothing could be read{_why(last)}", file=err or sys.stderr)
+        return 2
     if screen.is_terminal:
         screen.print(f"{path}: {_size(writer.bytes_written)}, {_time(done)}. See it with: wattline explain {path}")
     return 0
+
+
+def _why(last: Snapshot | None) -> str:
+    """What the sources say, as far as they say anything."""
+    told = [f"{source.name}: {source.detail}" for source in (last.sources if last else ()) if source.detail]
+    return f": {'; '.join(told)}" if told else ""
 
 
 def _size(count: int) -> str:

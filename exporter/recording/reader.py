@@ -49,7 +49,8 @@ class Recording:
         """After reading to the end: why that is not the end of the recording; empty when it is."""
         first = next(_lines(self), None)
         if first is None:
-            raise RecordingError(path, None, "expected a recording, found an empty file")
+            found = "one that was cut short before its first line was whole" if self.cut_short else "an empty file"
+            raise RecordingError(path, None, f"expected a recording, found {found}")
         self.header = _header(path, first)
 
     def __iter__(self) -> Iterator[Event]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from exporter import __version__
 from exporter.analysis.observer import Observer
+from exporter.readings import EngineReading, GpuSample
 from exporter.recording.anonymous import Pseudonyms
 from exporter.recording.layout import (
     FORMAT,
@@ -64,6 +65,8 @@ class RecordingWriter:
     ) -> None:
         self.path = path
         self.bytes_written = 0
+        self.holds_readings = False
+        """A GPU's power or an engine's metrics: what is worth to be kept."""
         self._names = Pseudonyms() if anonymous else None
         self._packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
         self._unpacked = 0
@@ -98,6 +101,7 @@ class RecordingWriter:
 
     def write(self, reading: Reading) -> None:
         """Note a reading."""
+        self.holds_readings |= isinstance(reading, GpuSample) or (isinstance(reading, EngineReading) and reading.up)
         self._put(reading_line(self._names.reading(reading) if self._names else reading))
 
     def lose(self, uuid: str) -> None:
@@ -132,6 +136,11 @@ class RecordingWriter:
             self._store(self._packer.flush(zlib.Z_FINISH))
         finally:
             self._file.close()
+
+    def remove(self) -> None:
+        """End the recording and leave no file."""
+        self.close()
+        self.path.unlink(missing_ok=True)
 
     def _put(self, line: bytes) -> None:
         self._unpacked += len(line)

@@ -340,19 +340,32 @@ async def test_a_token_may_come_from_the_environment(
     assert server.requests[0].headers["Authorization"] == "Bearer from-env"
 
 
-@pytest.mark.parametrize(
-    "content", [None, b"", b"\n", b"two words", b"line\r\nX-Injected: 1", "tökén".encode(), b"\x00\x01"]
-)
+@pytest.mark.parametrize("content", [b"", b"\n", b"two words", b"line\r\nX-Injected: 1", "tökén".encode(), b"\x00\x01"])
 async def test_without_a_usable_token_nothing_is_asked(
-    session: aiohttp.ClientSession, tmp_path: Path, content: bytes | None
+    session: aiohttp.ClientSession, tmp_path: Path, content: bytes
 ) -> None:
     token = tmp_path / "token"
-    if content is not None:
-        token.write_bytes(content)
+    token.write_bytes(content)
     async with Server(answer()) as server:
         reading = await scraper(session, server.url, bearer_token_file=str(token)).poll()
     assert reading.error == "credentials"
     assert server.requests == []
+
+
+@pytest.mark.parametrize("where", ["bearer_token_file", "bearer_token_env"])
+async def test_a_token_that_is_not_there_is_told_from_one_that_cannot_be(
+    session: aiohttp.ClientSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    """The one waits for whoever brings it, the other is to be corrected."""
+    missing: dict[str, Any] = {
+        "bearer_token_file": str(tmp_path / "token"),
+        "bearer_token_env": "ENGINE_TOKEN_NOBODY_SET",
+    }
+    async with Server(answer()) as server:
+        reading = await scraper(session, server.url, **{where: missing[where]}).poll()
+    assert reading.error == "no_token"
+    assert server.requests == []
+    assert "is missing or may not be read, or the variable of bearer_token_env is not set" in caplog.text
 
 
 async def test_a_token_is_never_shown(

@@ -65,6 +65,16 @@ def test_an_empty_file(file: Path) -> None:
     assert problem_of(file) == f"{file}: expected a recording, found an empty file"
 
 
+@pytest.mark.parametrize("length", [1, 2, 5, 20, 400])
+def test_a_file_cut_within_its_first_line_was_not_empty(file: Path, length: int) -> None:
+    """Of a copy that broke off there may be more to be had; of an empty file there is not."""
+    file.write_bytes(WHOLE[:length])
+    expected = "expected a recording, found one that was cut short before its first line was whole"
+    assert problem_of(file) == f"{file}: {expected}"
+    written(file, HEADER[:-1])
+    assert problem_of(file) == f"{file}: {expected}", "the same where the end of the file is right"
+
+
 def test_a_file_of_another_kind(file: Path) -> None:
     file.write_bytes(b"\x89PNG\r\n\x1a\n and so on")
     assert "expected a file that 'wattline record' wrote, found '\ufffdPNG\\r\\n\\x1a\\n'" in problem_of(file)

@@ -7,15 +7,18 @@ import io
 import logging
 import os
 import signal
+import socket
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec.structs
 import pytest
 
 from exporter.analysis.snapshot import State
 from exporter.analysis.thresholds import Thresholds
-from exporter.config import Deployment, Engine, parse
+from exporter.config import ConfigError, Deployment, Engine, parse
+from exporter.gpus.source import SourceError
+from exporter.readings import EngineReading, GpuIdentity
 from exporter.recording.command import run
 from exporter.recording.layout import RecordingError, Restored
 from exporter.recording.reader import read_recording
@@ -24,6 +27,7 @@ from exporter.recording.session import LONGEST_PAUSE, ReplaySession
 from exporter.recording.writer import RecordingWriter
 from exporter.session import Session
 from exporter.simulation.demo import Demo
+from tests.engines.servers import Server, answer
 from tests.recording.make import path_of
 from tests.recording.simulated import plan
 
@@ -87,7 +91,7 @@ async def test_a_recorded_host_gives_the_same_verdicts_again(session: Watching, 
 
 async def test_an_interrupt_ends_a_recording_well(session: Watching, tmp_path: Path) -> None:
     async def interrupt(_: float) -> None:
-        if len(session.verdicts) == 3:
+        if len(session.verdicts) >= 3 and any(gpu.sample for gpu in session.verdicts[-1].gpus):
             os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(0.001)
 
@@ -102,6 +106,50 @@ async def test_a_file_that_is_there_is_kept(session: Watching, tmp_path: Path) -
     with pytest.raises(RecordingError, match="expected a new file"):
         await run(session, tmp_path / "a.gz", err=io.StringIO())
     assert (tmp_path / "a.gz").read_text() == "precious"
+
+
+def entries(folder: Path) -> list[Path]:
+    return list(folder.iterdir())
+
+
+class NoDriver:
+    name = "nvml"
+    unidentified = 0
+
+    def discover(self) -> tuple[GpuIdentity, ...]:
+        raise SourceError("library_not_found", "no driver")
+
+    def close(self) -> None:
+        pass
+
+
+async def test_where_nothing_can_be_read_that_is_said_and_no_file_is_left(tmp_path: Path) -> None:
+    """Without a driver and with a port that nobody listens on, the file held nothing and the command said nothing."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        engine = Engine(url=f"http://127.0.0.1:{unused.getsockname()[1]}/metrics", name="e")
+        config = msgspec.structs.replace(parse("", "defaults"), deployments=(Deployment(engines=(engine,)),))
+        err = io.StringIO()
+        assert await run(Session(config, cast(Any, NoDriver())), tmp_path / "a.gz", seconds=1.0, err=err) == 2
+    assert err.getvalue() == "wattline: nothing could be read: nvml: no driver; engine:e: connection_refused\n"
+    assert entries(tmp_path) == []
+
+
+async def test_an_engine_alone_is_worth_a_recording(tmp_path: Path) -> None:
+    async with Server(answer()) as server:
+        engine = Engine(url=server.url, name="e")
+        config = msgspec.structs.replace(parse("", "defaults"), deployments=(Deployment(engines=(engine,)),))
+        err = io.StringIO()
+        assert await run(Session(config, None), tmp_path / "a.gz", seconds=1.0, err=err) == 0
+    assert err.getvalue() == ""
+    assert any(isinstance(event, EngineReading) and event.up for event in read_recording(tmp_path / "a.gz"))
+
+
+async def test_a_recording_takes_a_second_at_least(session: Watching, tmp_path: Path) -> None:
+    for seconds in (0.0, 0.9):
+        with pytest.raises(ConfigError, match=rf"^--for: expected at least 1s, found {seconds:g}s$"):
+            await run(session, tmp_path / "a.gz", seconds=seconds, err=io.StringIO())
+    assert entries(tmp_path) == []
 
 
 class Clock:
