@@ -75,23 +75,34 @@ LONGER = Step("Watch for longer: what the server tells may lag by half a minute"
 
 
 def next_steps(
-    view: DeploymentView, gpus: Sequence[GpuView], engines: Sequence[EngineView]
+    view: DeploymentView, gpus: Sequence[GpuView], engines: Sequence[EngineView], *, some_gpu: bool
 ) -> tuple[tuple[Step, ...], tuple[str, ...]]:
-    """What to look at for a deployment, and the runbooks to read, the most telling first and none twice."""
-    steps = dict.fromkeys(_steps(view, gpus, engines))
-    return tuple(steps), tuple(dict.fromkeys(_runbooks(view, gpus, engines)))
+    """What to look at for a deployment, and the runbooks to read, the most telling first and none twice.
+
+    Args:
+        view: the verdict.
+        gpus: its GPUs.
+        engines: its engines.
+        some_gpu: whether any GPU of this host is known; without one, none is lost.
+    """
+    lost = some_gpu and (bool(view.unresolved_gpus) or any(not g.up for g in gpus))
+    steps = dict.fromkeys(_steps(view, gpus, engines, lost=lost))
+    return tuple(steps), tuple(dict.fromkeys(_runbooks(view, engines, lost=lost)))
 
 
-def _lost(view: DeploymentView, gpus: Sequence[GpuView]) -> bool:
-    return bool(view.unresolved_gpus) or any(not g.up for g in gpus)
-
-
-def _steps(view: DeploymentView, gpus: Sequence[GpuView], engines: Sequence[EngineView]) -> Iterator[Step]:
+def _steps(
+    view: DeploymentView, gpus: Sequence[GpuView], engines: Sequence[EngineView], *, lost: bool
+) -> Iterator[Step]:
+    if any(s.cause is Cause.PARTIAL_IDLE for s in view.suspicions) and (busy := _used(gpus)):
+        yield Step(
+            "If the server uses only some of the GPUs, name them (gpus, in the configuration)",
+            f"wattline check --gpus {','.join(busy)}",
+        )
     explained = [step for suspicion in view.suspicions for step in CAUSE_STEPS[suspicion.cause]]
     yield from explained or STATE_STEPS.get(view.state, ())
     if view.state is not State.UNKNOWN:
         return
-    if _lost(view, gpus):
+    if lost:
         yield from LOST
     elif not gpus:
         yield from NO_GPU
@@ -103,17 +114,25 @@ def _steps(view: DeploymentView, gpus: Sequence[GpuView], engines: Sequence[Engi
         )
     if not engines:
         yield Step("Name the server", "wattline check --engine http://HOST:PORT/metrics")
-    elif gpus and not down and not _lost(view, gpus):
-        yield LONGER if view.tdp_fraction is not None else POWER
+    elif gpus and not down and not lost:
+        powers = [g.sample.power_watts if g.sample else None for g in gpus]
+        yield POWER if None in [*powers, *(g.limit_watts for g in gpus)] else LONGER
 
 
-def _runbooks(view: DeploymentView, gpus: Sequence[GpuView], engines: Sequence[EngineView]) -> Iterator[str]:
+def _used(gpus: Sequence[GpuView]) -> list[str]:
+    """The indices of the GPUs that some process holds, where others are held by none."""
+    told = [g for g in gpus if g.condition is not None and g.condition.processes is not None]
+    used = [str(g.identity.index) for g in told if g.condition and g.condition.processes]
+    return used if len(used) < len(told) == len(gpus) else []
+
+
+def _runbooks(view: DeploymentView, engines: Sequence[EngineView], *, lost: bool) -> Iterator[str]:
     for suspicion in view.suspicions:
         if (link := cause_runbook(suspicion.cause, view.state)) is not None:
             yield link
     if view.state in STATE_RUNBOOKS:
         yield runbook(STATE_RUNBOOKS[view.state])
-    if view.state is State.UNKNOWN and _lost(view, gpus):
+    if view.state is State.UNKNOWN and lost:
         yield runbook(GPU_LOST)
     if view.state is State.UNKNOWN and any(e.reading is not None and not e.reading.up for e in engines):
         yield runbook(ENGINE_DOWN)

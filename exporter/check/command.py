@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -120,7 +121,8 @@ async def run(
                 watched.add(snapshot)
                 advance(watched.seconds, snapshot)
     if watched.last is None:
-        print("Nothing was watched: there is no verdict.", file=err or sys.stderr)
+        why = f": {remark}" if (remark := note()) else ""
+        print(f"Nothing was watched, and there is no verdict{why}.", file=err or sys.stderr)
         return 2
     report = watched.report(note())
     if not as_json:
@@ -130,10 +132,25 @@ async def run(
     return report.exit_code
 
 
+def _draws(screen: Console) -> bool:
+    """Whether something can be drawn again in its place."""
+    return screen.is_terminal and not screen.is_dumb_terminal
+
+
+def _unread(out: TextIO) -> bool:
+    """Whether nobody can read any more what is written: told without writing."""
+    try:
+        told = select.poll()
+        told.register(out.fileno(), 0)
+    except (OSError, ValueError):
+        return False
+    return bool(told.poll(0))
+
+
 @contextmanager
 def _progress(screen: Console, seconds: float | None) -> Iterator[Callable[[float, Snapshot], None]]:
     """A bar on a terminal, nothing elsewhere."""
-    if not screen.is_terminal:
+    if not _draws(screen):
         yield lambda *_: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
@@ -160,12 +177,12 @@ async def _watch_live(
 ) -> None:
     """Show every verdict as it comes, until they end or somebody interrupts."""
     with until_interrupted():
-        if screen.is_terminal and not as_json:
-            # The alternate screen holds a table of any height; what is left at the end is the answer itself.
+        if _draws(screen) and not as_json:
+            # What does not fit on the alternate screen stands in the answer that is left at the end.
             with Live(console=screen, screen=True, auto_refresh=False) as display:
                 async for snapshot in snapshots:
                     watched.add(snapshot)
-                    display.update(drawn(watched.report(), screen.width), refresh=True)
+                    display.update(drawn(watched.report(), screen), refresh=True)
         else:
             said: dict[str, State] = {}
             async for snapshot in snapshots:
@@ -173,6 +190,8 @@ async def _watch_live(
                 lines = [encode(watched.report()).decode()] if as_json else _changes(snapshot, watched.seconds, said)
                 out.writelines(f"{line}\n" for line in lines)
                 out.flush()
+                if _unread(out):
+                    raise BrokenPipeError
 
 
 def _changes(snapshot: Snapshot, seconds: float, said: dict[str, State]) -> Iterator[str]:

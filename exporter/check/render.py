@@ -18,7 +18,7 @@ from exporter.publish.colours import terminal_style
 from exporter.publish.words import NORMAL, percent, sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from exporter.check.headroom import Headroom
     from exporter.check.report import Deployment, Engine, Gpu, Report, Verdict
@@ -49,6 +49,8 @@ class Line:
 
     text: Text
     indent: int = 0
+    copied: str = ""
+    """What people copy from it: a command or an address. On a terminal it has a line of its own, and is never cut."""
 
 
 Part = Line | Table
@@ -56,15 +58,44 @@ Part = Line | Table
 
 def show(report: Report, out: Console) -> None:
     """Print the report: with colours and wrapped on a terminal, as plain lines of any length elsewhere."""
-    if out.is_terminal:
-        out.print(drawn(report, out.width))
-    else:
+    if not out.is_terminal:
         out.print(plain(report), markup=False, soft_wrap=True, end="")
+        return
+    for part in _parts(report, out.width):
+        if isinstance(part, Line) and part.copied:
+            out.print(_moved_in(part))
+            out.print(" " * (part.indent + 2) + part.copied, markup=False, soft_wrap=True)
+        else:
+            out.print(_moved_in(part) if isinstance(part, Line) else part)
 
 
-def drawn(report: Report, width: int) -> Group:
-    """The report as one thing that can be drawn on a terminal, also again and again."""
-    return Group(*(Padding(p.text, (0, 0, 0, p.indent)) if isinstance(p, Line) else p for p in _parts(report, width)))
+def _moved_in(line: Line) -> Padding:
+    return Padding(line.text, (0, 0, 0, line.indent), expand=False)
+
+
+def drawn(report: Report, screen: Console) -> Group:
+    """What fits on one screen, to be drawn again and again: the verdicts first, then as many GPUs as there is room."""
+    lines = (*_words(report), _line(), *(_line(_engine(engine)) for engine in report.engines), _line())
+    above = [drawn for line in lines for drawn in _on_screen(line)]
+    room = screen.height - sum(len(screen.render_lines(line, pad=False)) for line in above) - 1
+    if len(report.gpus) <= room:
+        return Group(*above, _table(report, screen.width))
+    shown = max(0, room - 1)
+    rest = Text(f"... {len(report.gpus) - shown} more GPUs")
+    return Group(*above, *([_table(report, screen.width, shown)] if shown else []), rest)
+
+
+def _on_screen(line: Line) -> Iterator[Padding]:
+    yield _moved_in(line)
+    if line.copied:
+        yield _moved_in(Line(Text(line.copied, no_wrap=True, overflow="ellipsis"), line.indent + 2))
+
+
+def _words(report: Report) -> Iterator[Line]:
+    yield _line(_title(report), style="bold")
+    for deployment in report.deployments:
+        yield _line()
+        yield from _deployment(deployment)
 
 
 def plain(report: Report) -> str:
@@ -72,7 +103,8 @@ def plain(report: Report) -> str:
     paper = Console(file=StringIO(), width=PLAIN_WIDTH, no_color=True, highlight=False)
     for part in _parts(report, PLAIN_WIDTH):
         if isinstance(part, Line):
-            paper.print(" " * part.indent + part.text.plain, markup=False, soft_wrap=True)
+            words = " " * part.indent + part.text.plain + (f" {part.copied}" if part.copied else "")
+            paper.print(words, markup=False, soft_wrap=True)
         else:
             paper.print(part)
     assert isinstance(paper.file, StringIO)  # noqa: S101 - for the type checker
@@ -140,6 +172,8 @@ class Column:
     cell: Callable[[Gpu], str]
     from_width: int = 0
     left: bool = False
+    rank: int = 0
+    """The greater, the sooner it is left out where there is no room."""
 
 
 def _watts(value: float | None) -> str:
@@ -191,37 +225,52 @@ def _held_back(gpu: Gpu) -> str:
 COLUMNS: tuple[Column, ...] = (
     Column("GPU", lambda g: str(g.index)),
     Column("Power", lambda g: _watts(g.power_watts)),
-    Column("Limit", lambda g: _watts(g.limit_watts)),
+    Column("Limit", lambda g: _watts(g.limit_watts), rank=2),
     Column("Of limit", lambda g: _percent(g.tdp_fraction)),
     Column("Idle floor", _idle, from_width=IDLE_WIDTH),
-    Column("Active", lambda g: _percent(g.active_power_fraction)),
-    Column("Util", lambda g: _whole_percent(g.utilization_ratio)),
-    Column("SM", lambda g: _whole_percent(g.sm_active_ratio)),
-    Column("Tensor", lambda g: _whole_percent(g.tensor_active_ratio), from_width=100),
-    Column("DRAM", lambda g: _whole_percent(g.dram_active_ratio)),
-    Column("PCIe out", lambda g: _rate(g.pcie_transmit_bytes_per_second)),
-    Column("PCIe in", lambda g: _rate(g.pcie_receive_bytes_per_second)),
+    Column("Active", lambda g: _percent(g.active_power_fraction), rank=3),
+    Column("Util", lambda g: _whole_percent(g.utilization_ratio), rank=1),
+    Column("SM", lambda g: _whole_percent(g.sm_active_ratio), rank=4),
+    Column("Tensor", lambda g: _whole_percent(g.tensor_active_ratio), from_width=100, rank=7),
+    Column("DRAM", lambda g: _whole_percent(g.dram_active_ratio), rank=5),
+    Column("PCIe out", lambda g: _rate(g.pcie_transmit_bytes_per_second), rank=6),
+    Column("PCIe in", lambda g: _rate(g.pcie_receive_bytes_per_second), rank=6),
     Column("Of link", _link_share, from_width=120),
     Column("SM clock", _clock, from_width=120),
     Column("Held back by", _held_back, from_width=120, left=True),
 )
 
 
-def _table(report: Report, width: int) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+def _table(report: Report, width: int, most: int | None = None) -> Table:
+    """The GPUs, or the first of them, with the columns that there is room for."""
     shown = [
         c
         for c in COLUMNS
         if width >= c.from_width and (not report.gpus or any(c.cell(g) != UNKNOWN for g in report.gpus if g.up))
     ]
     shown = shown or [COLUMNS[0]]
-    for column in shown:
+    gpus = report.gpus[:most]
+    while sum(_needs(c, gpus) for c in shown) > width and (rank := max(c.rank for c in shown)):
+        shown = [c for c in shown if c.rank < rank]
+    return _filled(shown, gpus)
+
+
+def _needs(column: Column, gpus: Sequence[Gpu]) -> int:
+    """Columns of a terminal that it takes, with the space beside it; text that may be wrapped needs room for a word."""
+    if column.left:
+        return len(column.title)
+    return max(len(text) for text in (column.title, *(column.cell(g) for g in gpus if g.up))) + 2
+
+
+def _filled(columns: Sequence[Column], gpus: Sequence[Gpu]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    for column in columns:
         table.add_column(column.title, justify="left" if column.left else "right", no_wrap=not column.left)
-    for gpu in report.gpus:
+    for gpu in gpus:
         if gpu.up:
-            table.add_row(*(c.cell(gpu) for c in shown))
+            table.add_row(*(c.cell(gpu) for c in columns))
         else:
-            table.add_row(str(gpu.index), *(["lost"] if len(shown) > 1 else []), style="red")
+            table.add_row(str(gpu.index), *(["lost"] if len(columns) > 1 else []), style="red")
     return table
 
 
@@ -249,7 +298,7 @@ def _engine(engine: Engine) -> str:
 # The verdicts.
 
 
-def _deployment(deployment: Deployment) -> Iterator[Part]:
+def _deployment(deployment: Deployment) -> Iterator[Line]:
     yield Line(Text.assemble(f"{deployment.name}: ", (deployment.title, terminal_style(deployment.state))))
     yield _line(f"{deployment.reason}.", 2)
     if tokens := _tokens(deployment):
@@ -269,9 +318,9 @@ def _deployment(deployment: Deployment) -> Iterator[Part]:
     if deployment.next_steps or deployment.runbooks:
         yield _line("Look next at:", 2, style="bold")
         for step in deployment.next_steps:
-            yield _line(f"{step.what}{f': {step.command}' if step.command else ''}", 4)
+            yield Line(Text(step.what + (":" if step.command else "")), 4, step.command or "")
         for link in deployment.runbooks:
-            yield _line(f"Runbook: {link}", 4)
+            yield Line(Text("Runbook:"), 4, link)
     if deployment.unseen:
         yield _line("Could not be seen:", 2, style="bold")
         for words in deployment.unseen:

@@ -211,7 +211,7 @@ class Watched:
     def _deployment(self, view: DeploymentView, last: Snapshot) -> Deployment:
         gpus = [g for g in last.gpus if g.identity.uuid in view.gpus]
         engines = [e for e in last.engines if e.name in view.engines]
-        steps, runbooks = next_steps(view, gpus, engines)
+        steps, runbooks = next_steps(view, gpus, engines, some_gpu=bool(last.gpus))
         return Deployment(
             name=view.name,
             state=view.state,

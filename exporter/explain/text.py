@@ -11,7 +11,7 @@ from rich.text import Text
 from exporter.analysis.snapshot import State
 from exporter.durations import format_duration
 from exporter.publish.colours import terminal_style
-from exporter.publish.words import CAUSE_TITLES, STATE_TITLES, percent, sentence
+from exporter.publish.words import CAUSE_TITLES, STATE_TITLES, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ def show(found: Timeline, header: Header, out: Console, note: str = "") -> None:
     """Print it: with colours and wrapped on a terminal, as plain lines of any length elsewhere."""
     for text, indent in lines(found, header, note):
         if out.is_terminal:
-            out.print(Padding(text, (0, 0, 0, indent)))
+            out.print(Padding(text, (0, 0, 0, indent), expand=False))
         else:
             out.print(" " * indent + text.plain, markup=False, soft_wrap=True)
 
@@ -46,7 +46,8 @@ def lines(found: Timeline, header: Header, note: str = "") -> Iterator[tuple[Tex
         yield Text(story.name, style="bold"), 0
         for stretch in story.stretches:
             yield _first_line(stretch, found.start), 0
-            yield Text(f"{sentence(stretch.reason)}."), INDENT
+            # The first line has the mean of the stretch, this one the last of its verdicts.
+            yield Text(f"At its end: {stretch.reason}."), INDENT
             for suspicion in stretch.causes():
                 yield Text(f"{CAUSE_TITLES[suspicion.cause]}: {suspicion.evidence}."), INDENT
         if story.too_many:

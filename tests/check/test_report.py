@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from exporter.analysis.plan import DeploymentPlan, Plan
-from exporter.analysis.snapshot import Cause, DeploymentView, GpuView, Snapshot, State, Suspicion
+from exporter.analysis.snapshot import Cause, DeploymentView, EngineView, GpuView, Snapshot, State, Suspicion
 from exporter.check.command import at_once, run, shortened
 from exporter.check.report import Watched, report
 from exporter.config import ConfigError, parse
-from exporter.readings import GpuActivity, GpuIdentity, GpuSample
+from exporter.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample
 
 PLAN = Plan(deployments=(DeploymentPlan("a"),), window=3.0)
 UUID = "GPU-a"
@@ -100,6 +100,74 @@ def test_a_finding_counts_more_than_what_could_not_be_told_and_that_more_than_he
     assert report([snapshot(1.0, HEALTHY, unknown, bad)], PLAN).exit_code == 1
 
 
+def first_step(
+    view: DeploymentView, *gpus: GpuView, held: tuple[bool, ...] = (), everything: tuple[GpuView, ...] | None = None
+) -> tuple[str, str | None]:
+    """The first thing to look at, with its command; ``held`` says whether a process holds each GPU."""
+    placed = (
+        [
+            replace(
+                gpu,
+                condition=GpuCondition(1.0, gpu.identity.uuid, processes=(GpuProcess(1),) if busy else ()),
+            )
+            for gpu, busy in zip(gpus, held, strict=True)
+        ]
+        if held
+        else list(gpus)
+    )
+    view = replace(view, gpus=tuple(g.identity.uuid for g in gpus))
+    shown = Snapshot(t=1.0, gpus=tuple(placed) if everything is None else everything, deployments=(view,))
+    (deployment,) = report([shown], PLAN).deployments
+    step = deployment.next_steps[0]
+    return step.what, step.command
+
+
+class TestNextSteps:
+    @staticmethod
+    def gpu(index: int, *, watts: float | None = 123.0, limit: float | None = 700.0) -> GpuView:
+        uuid = f"GPU-{index}"
+        sample = GpuSample(1.0, uuid, power_watts=watts)
+        return GpuView(GpuIdentity(uuid, index), "a", up=True, sample=sample, limit_watts=limit)
+
+    PARTLY = replace(HEALTHY, state=State.LOW_POWER, suspicions=(Suspicion(Cause.PARTIAL_IDLE, "7 GPUs idle"),))
+    UNSEEN = replace(HEALTHY, state=State.UNKNOWN, reason="watching for 22 s of the 30 s")
+
+    def test_gpus_that_no_process_holds_may_not_be_the_servers(self) -> None:
+        """One of four, with no configuration, which takes all."""
+        gpus = [self.gpu(n) for n in range(4)]
+        what, command = first_step(self.PARTLY, *gpus, held=(False, True, True, False))
+        assert "uses only some of the GPUs" in what
+        assert command == "wattline check --gpus 1,2"
+
+    @pytest.mark.parametrize("held", [(True, True), (False, False), ()])
+    def test_nothing_is_named_where_processes_do_not_tell_them_apart(self, held: tuple[bool, ...]) -> None:
+        _, command = first_step(self.PARTLY, self.gpu(0), self.gpu(1), held=held)
+        assert command is not None
+        assert not command.startswith("wattline check")
+
+    def test_power_is_asked_for_where_it_is_not_told_and_else_time(self) -> None:
+        view = replace(self.UNSEEN, engines=())
+        steps = report([self.with_engine(view, self.gpu(0))], PLAN).deployments[0].next_steps
+        assert [s.command for s in steps] == ["wattline check --for 2m"]
+        for gpu in (self.gpu(0, watts=None), self.gpu(0, limit=None)):
+            steps = report([self.with_engine(view, gpu)], PLAN).deployments[0].next_steps
+            assert [s.command for s in steps] == ["nvidia-smi -q -d POWER"]
+
+    @staticmethod
+    def with_engine(view: DeploymentView, gpu: GpuView) -> Snapshot:
+        engine = EngineView("head", "http://h/metrics", "a", EngineReading(1.0, "head", up=True))
+        view = replace(view, engines=("head",), gpus=(gpu.identity.uuid,))
+        return Snapshot(t=1.0, gpus=(gpu,), engines=(engine,), deployments=(view,))
+
+    def test_where_no_gpu_is_known_none_is_lost(self) -> None:
+        """A configured one is not visible, since nothing is: first the driver."""
+        view = replace(self.UNSEEN, unresolved_gpus=("0",))
+        what, _ = first_step(view)
+        assert what.startswith("Whether the driver works here")
+        what, _ = first_step(view, everything=(self.gpu(5),))
+        assert what == "Which GPUs the driver still has"
+
+
 def test_nothing_watched_is_no_health() -> None:
     with pytest.raises(ValueError, match="nothing was watched"):
         Watched(PLAN).report()
@@ -109,7 +177,7 @@ async def test_an_empty_recording_could_not_be_told() -> None:
     out, err = io.StringIO(), io.StringIO()
     assert await run(at_once(()), PLAN, out=out, err=err) == 2
     assert out.getvalue() == ""
-    assert err.getvalue() == "Nothing was watched: there is no verdict.\n"
+    assert err.getvalue() == "Nothing was watched, and there is no verdict.\n"
 
 
 async def test_a_note_stands_in_the_answer() -> None:

@@ -108,12 +108,82 @@ def test_nothing_is_wider_than_the_terminal(terminals: list[Terminal]) -> None:
     terminals.append(terminal)
     terminal.end()
     answer = text(terminal.written.split("Watched", 1)[1])
-    assert max(len(line) for line in answer.splitlines()) <= 80
+    # But for what is copied from it, which would be broken.
+    copied = re.compile(r" +(nvidia-smi|py-spy|ps|top|dmesg|wattline|curl|https:)")
+    assert max(len(line) for line in answer.splitlines() if not copied.match(line)) <= 80
     table = answer[answer.index("GPU  Power") : answer.index("Server 127")].splitlines()
     # The columns that matter least have gone, and no row is broken: eight GPUs, their header, an empty line.
     assert len([line for line in table if line.strip()]) == 9
     assert "DRAM" in table[0]
     assert "SM clock" not in table[0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "titles"),
+    [
+        (40, ["GPU", "Power", "Limit", "Of limit", "Util"]),
+        (60, ["GPU", "Power", "Limit", "Of limit", "Active", "Util", "SM", "DRAM"]),
+        (72, ["GPU", "Power", "Limit", "Of limit", "Active", "Util", "SM", "DRAM"]),
+    ],
+)
+def test_on_a_narrow_terminal_whole_columns_are_left_out(
+    terminals: list[Terminal], columns: int, titles: list[str]
+) -> None:
+    terminal = Terminal("throttled", columns=columns)
+    terminals.append(terminal)
+    terminal.end()
+    answer = text(terminal.written.split("Watched", 1)[1])
+    header = next(line for line in answer.splitlines() if "GPU  " in line)
+    assert re.split(r"\s{2,}", header.strip()) == titles
+    table = answer[answer.index("GPU  ") : answer.index("Server 127")]
+    assert "…" not in table
+
+
+def test_what_is_copied_is_in_one_piece(terminals: list[Terminal]) -> None:
+    terminal = Terminal("collectives", columns=60)
+    terminals.append(terminal)
+    terminal.end()
+    lines = [line.rstrip("\r") for line in text(terminal.written).splitlines()]
+    assert "      nvidia-smi topo -p2p r" in lines
+    assert "      https://github.com/wattline/wattline/blob/main/docs/runbooks/PowerFractionLow.md" in lines
+
+
+def test_watch_shows_the_verdict_whatever_the_height(terminals: list[Terminal]) -> None:
+    terminal = Terminal("collectives", "--watch", columns=80, rows=12)
+    terminals.append(terminal)
+    terminal.until("Low power")
+    terminal.program.send_signal(signal.SIGINT)
+    terminal.end()
+    screen, _ = terminal.written.split("\x1b[?1049l")
+    assert "glm5: Low power" in text(screen)
+
+
+def test_watch_says_how_many_gpus_have_no_room(terminals: list[Terminal]) -> None:
+    terminal = Terminal("healthy", "--watch", columns=100, rows=14)
+    terminals.append(terminal)
+    terminal.until("Working")
+    terminal.program.send_signal(signal.SIGINT)
+    terminal.end()
+    screen, _ = terminal.written.split("\x1b[?1049l")
+    assert re.search(r"\.\.\. [2-8] more GPUs", text(screen))
+
+
+def test_a_terminal_that_cannot_redraw_gets_lines(terminals: list[Terminal]) -> None:
+    terminal = Terminal("collectives", "--watch", TERM="dumb")
+    terminals.append(terminal)
+    terminal.until("glm5: Low power")
+    terminal.program.send_signal(signal.SIGINT)
+    terminal.end()
+    assert "\x1b[?1049h" not in terminal.written
+
+
+def test_watching_ends_when_nobody_reads() -> None:
+    """Nothing is written while no state changes, so the next write would never tell."""
+    with subprocess.Popen((*COMMAND, "idle", "--watch"), cwd=ROOT, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline()
+        program.stdout.close()
+        assert program.wait(30) != 0
 
 
 def test_no_color_is_respected(terminals: list[Terminal]) -> None:
