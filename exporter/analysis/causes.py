@@ -34,6 +34,8 @@ class GpuSigns:
     dram_active: float | None = None
     pcie_transmit: float | None = None
     pcie_receive: float | None = None
+    pcie_now: float | None = None
+    """The lesser direction of the last reading: a mean remembers what is over."""
     pcie_link: float | None = None
     """Bytes per second that the current link carries one way."""
     link_below_max: str = ""
@@ -147,6 +149,8 @@ def _collectives(s: Signs, t: Thresholds) -> str:
     for g in s.gpus:
         tx, rx = g.pcie_transmit, g.pcie_receive
         if g.p2p_peers is None or g.p2p_peers > 0 or g.nvlink or tx is None or rx is None:
+            return ""
+        if g.pcie_now is not None and g.pcie_now < t.pcie_noise_bytes_per_second:
             return ""
         if min(tx, rx) < t.pcie_noise_bytes_per_second or min(tx, rx) < t.collectives_balance * max(tx, rx):
             return ""

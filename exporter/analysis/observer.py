@@ -357,6 +357,7 @@ class Observer:
             dram_active=mean([a.dram_active_ratio for a in activities]),
             pcie_transmit=mean([a.pcie_transmit_bytes_per_second for a in activities]),
             pcie_receive=mean([a.pcie_receive_bytes_per_second for a in activities]),
+            pcie_now=_lesser_direction(activities[-1]) if activities else None,
             pcie_link=mean(map(link_capacity, activities)),
             link_below_max=_link_below_max(activities),
             throttled_share=track.reason_share(start, THROTTLE_REASONS),
@@ -458,6 +459,11 @@ def _greatest(values: Iterable[float | None]) -> float | None:
 def _least(values: Iterable[float | None]) -> float | None:
     """The least of those that are known."""
     return min((v for v in values if v is not None), default=None)
+
+
+def _lesser_direction(activity: GpuActivity) -> float | None:
+    told = (activity.pcie_transmit_bytes_per_second, activity.pcie_receive_bytes_per_second)
+    return None if None in told else min(v for v in told if v is not None)
 
 
 def _may_hold(work: Work | None) -> bool:

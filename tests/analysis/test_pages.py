@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from exporter.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride
-from exporter.analysis.snapshot import State
+from exporter.analysis.snapshot import Cause, State
 from exporter.readings import EngineReading, GpuIdentity
 from tests.analysis.build import PLAN, Bench, only, uuid
 
@@ -177,3 +177,16 @@ def test_an_idle_deployment_whose_gpus_work_for_somebody_else_says_so() -> None:
     deployment = only(Bench().run(70, watts=450, work=0))
     assert deployment.state is State.IDLE
     assert "yet a GPU draws 75.0 % of its limit" in deployment.reason
+
+
+def test_traffic_that_is_over_is_no_collective() -> None:
+    """The mean of the window remembers the all-reduce of a server that has just wedged."""
+    bench = Bench()
+    bench.activity = replace(
+        bench.activity, pcie_transmit_bytes_per_second=12e9, pcie_receive_bytes_per_second=12e9, sm_active_ratio=0.3
+    )
+    busy = only(bench.run(90, watts=250, work=1024, tokens_per_second=3740))
+    assert Cause.COLLECTIVES_OVER_PCIE in {s.cause for s in busy.suspicions}
+    bench.activity = replace(bench.activity, pcie_transmit_bytes_per_second=0.0, pcie_receive_bytes_per_second=0.0)
+    over = only(bench.run(10, watts=140, work=1024, tokens_per_second=0))
+    assert Cause.COLLECTIVES_OVER_PCIE not in {s.cause for s in over.suspicions}
