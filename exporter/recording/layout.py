@@ -94,7 +94,8 @@ class Restored(Struct, frozen=True):
     watts: Annotated[float, Meta(gt=0.0, le=20_000.0)]
 
 
-Event = GpuIdentity | GpuSample | GpuActivity | GpuCondition | EngineReading | Lost | Restored | Judged
+Event = GpuIdentity | GpuSample | GpuActivity | GpuCondition | EngineReading | Lost | Restored | Judged | Plan
+"""A plan is by what is judged from then on: servers were found, or the configuration was read again."""
 
 
 class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -108,6 +109,7 @@ class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     lost: Lost | None = None
     idle_floor: Restored | None = None
     judged: Judged | None = None
+    plan: Plan | None = None
 
 
 def header_line(header: Header) -> bytes:
@@ -127,8 +129,10 @@ def reading_line(reading: Reading) -> bytes:
     return msgspec.json.encode({LINE_KINDS[type(reading)]: fields}) + b"\n"
 
 
-def event_line(event: Lost | Restored | Judged) -> bytes:
+def event_line(event: Lost | Restored | Judged | Plan) -> bytes:
     """The line of what is not a reading."""
+    if isinstance(event, Plan):
+        return msgspec.json.encode({"plan": event}) + b"\n"
     if isinstance(event, Lost):
         return msgspec.json.encode(Line(lost=event)) + b"\n"
     if isinstance(event, Restored):
@@ -190,14 +194,14 @@ _PLAN_RANGES = {
 }
 
 
-def bad_header(header: Header) -> str:
-    """What is wrong with a header that has the right fields; empty when nothing is."""
+def bad_plan(plan: Plan) -> str:
+    """What is wrong with a plan that has the right fields; empty when nothing is."""
     for name, allowed in _PLAN_RANGES.items():
-        value: float = getattr(header.plan, name)
+        value: float = getattr(plan, name)
         if not allowed.low <= value <= allowed.high:
             return f"expected plan.{name} from {allowed.low:g} to {allowed.high:g} s, found {value:g}"
-    deployments = [d.name for d in header.plan.deployments]
-    engines = [e.name for d in header.plan.deployments for e in d.engines]
+    deployments = [d.name for d in plan.deployments]
+    engines = [e.name for d in plan.deployments for e in d.engines]
     for what, names in (("deployments", deployments), ("engines", engines)):
         if len(set(names)) < len(names):
             return f"expected {what} with different names, found one name twice"
@@ -206,6 +210,8 @@ def bad_header(header: Header) -> str:
 
 def bad_event(event: Event) -> str:
     """What is wrong with an event that has the right fields; empty when nothing is."""
+    if isinstance(event, Plan) and (problem := bad_plan(event)):
+        return problem
     t = getattr(event, "t", 0.0)
     if not 0.0 <= t <= MAX_SECONDS:
         return f"expected t from 0 to {MAX_SECONDS:g} s, found {t:g}"

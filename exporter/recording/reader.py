@@ -20,7 +20,7 @@ from exporter.recording.layout import (
     Line,
     RecordingError,
     bad_event,
-    bad_header,
+    bad_plan,
 )
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _header(path: Path, line: bytes) -> Header:
         header = _HEADER.decode(line)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         raise RecordingError(path, 1, f"expected the header of a {FORMAT}: {error}") from None
-    if problem := bad_header(header):
+    if problem := bad_plan(header.plan):
         raise RecordingError(path, 1, problem)
     return header
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from exporter.analysis.observer import Observer
+from exporter.analysis.plan import Plan
 from exporter.recording.layout import Judged, Lost, Restored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from exporter.analysis.plan import Plan
     from exporter.analysis.snapshot import Snapshot, SourceView
     from exporter.recording.reader import Recording
 
@@ -25,11 +25,17 @@ def replay(recording: Recording, plan: Plan | None = None) -> Iterator[Snapshot]
     Raises:
         RecordingError: the rest of the recording is not understood.
     """
-    yield from replay_into(Observer(plan or recording.header.plan), recording)
+    yield from replay_into(Observer(plan or recording.header.plan), recording, own_plan=plan is not None)
 
 
-def replay_into(observer: Observer, recording: Recording) -> Iterator[Snapshot]:
-    """Tell an observer everything that is in a recording, and yield its verdicts. Raises as :func:`replay`."""
+def replay_into(observer: Observer, recording: Recording, *, own_plan: bool) -> Iterator[Snapshot]:
+    """Tell an observer everything that is in a recording, and yield its verdicts. Raises as :func:`replay`.
+
+    Args:
+        observer: is told.
+        recording: as read.
+        own_plan: the observer has a plan of its own, and plans in the recording are passed over.
+    """
     sources: tuple[SourceView, ...] = ()
     for event in recording:
         match event:
@@ -38,6 +44,9 @@ def replay_into(observer: Observer, recording: Recording) -> Iterator[Snapshot]:
                 yield observer.judge(event.t, sources)
             case Lost():
                 observer.lose(event.uuid)
+            case Plan():
+                if not own_plan:
+                    observer.replan(event)
             case Restored():
                 observer.restore_idle(event.uuid, event.watts)
             case _:

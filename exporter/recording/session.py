@@ -49,7 +49,7 @@ class ReplaySession:
         self.over = False
         self._speed = speed
         self._clock = clock
-        self._verdicts = replay_into(self.observer, recording)
+        self._verdicts = replay_into(self.observer, recording, own_plan=plan is not None)
         self._begun: tuple[float, float] | None = None
         """The moment on the real clock that is this moment of the recording."""
         self._next: Snapshot | None = None

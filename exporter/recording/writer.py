@@ -79,14 +79,13 @@ class RecordingWriter:
             raise RecordingError(path, None, "expected a new file, found one with this name") from None
         except OSError as error:
             raise RecordingError(path, None, f"cannot be written: {error.strerror}") from None
-        plan = without_secrets(plan)
         header = Header(
             format=FORMAT,
             version=VERSION,
             created=(created or datetime.now(UTC)).isoformat(timespec="seconds"),
             wattline=__version__,
             anonymous=anonymous,
-            plan=self._names.plan(plan) if self._names else plan,
+            plan=self._shown(plan),
         )
         self._put(header_line(header))
         self.flush()
@@ -103,6 +102,14 @@ class RecordingWriter:
         """Note a reading."""
         self.holds_readings |= isinstance(reading, GpuSample) or (isinstance(reading, EngineReading) and reading.up)
         self._put(reading_line(self._names.reading(reading) if self._names else reading))
+
+    def replan(self, plan: Plan) -> None:
+        """Note that another plan is judged by from now on."""
+        self._put(event_line(self._shown(plan)))
+
+    def _shown(self, plan: Plan) -> Plan:
+        bare = without_secrets(plan)
+        return self._names.plan(bare) if self._names else bare
 
     def lose(self, uuid: str) -> None:
         """Note that a GPU is gone."""
@@ -167,8 +174,16 @@ class RecordingObserver(Observer):
     """
 
     def __init__(self, plan: Plan, writer: RecordingWriter) -> None:
-        super().__init__(plan)
+        self._noted = plan
         self._writer = writer
+        super().__init__(plan)
+
+    def replan(self, plan: Plan) -> None:
+        """Note another plan, and judge by it."""
+        if plan != self._noted:
+            self._writer.replan(plan)
+        self._noted = plan
+        super().replan(plan)
 
     def observe(self, reading: Reading) -> None:
         """Note and take one reading."""

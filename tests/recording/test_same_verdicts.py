@@ -101,6 +101,10 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
         scheduler_idle_seconds=COUNT,
         gauge_lag_seconds=st.sampled_from((0.0, 30.0)),
     ),
+    # Servers are found, or lost sight of, while it is recorded.
+    st.sampled_from(
+        (PLAN, replace(PLAN, deployments=()), replace(PLAN, deployments=PLAN.deployments[:1], window=20.0))
+    ),
     st.builds(Lost, uuid=UUID),
     st.builds(Restored, uuid=UUID, watts=st.floats(1.0, 400.0)),
     st.builds(
@@ -132,6 +136,8 @@ def test_any_readings_give_the_same_verdicts_live_and_from_the_recording(
                     observer.restore_idle(uuid, watts)
                 case Judged(sources=sources):
                     live.append(observer.judge(t, sources or ()))
+                case Plan():
+                    observer.replan(event)
                 case GpuIdentity():
                     observer.observe(event)
                 case _:
@@ -139,6 +145,27 @@ def test_any_readings_give_the_same_verdicts_live_and_from_the_recording(
     recording = read_recording(path)
     assert list(replay(recording)) == live
     assert recording.cut_short == ""
+
+
+def test_what_is_found_while_it_is_recorded_is_judged_in_the_replay_unless_another_plan_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "file.gz"
+    none, found = replace(PLAN, deployments=()), PLAN
+    with RecordingWriter(path, none, anonymous=True) as writer:
+        observer = RecordingObserver(none, writer)
+        observer.judge(1.0)
+        observer.replan(found)
+        observer.replan(found)
+        observer.judge(2.0)
+    recording = read_recording(path)
+    (noted,) = (event for event in recording if isinstance(event, Plan))
+    names = [d.name for d in noted.deployments] + [e.name for d in noted.deployments for e in d.engines]
+    assert names == ["deployment-1", "deployment-2", "engine-1", "engine-2", "engine-3"]
+    assert UUIDS[1] not in str(noted)
+    assert "http" not in str(noted)
+    assert [len(verdict.deployments) for verdict in replay(recording)] == [0, 2]
+    assert [len(verdict.deployments) for verdict in replay(recording, none)] == [0, 0]
 
 
 @pytest.mark.parametrize("scenario", ["collectives", "gpu_lost"])
