@@ -373,7 +373,7 @@ ENERGY = _Question(
     # At the least. See energy_every().
     every=10.0,
 )
-ENERGY_SHARE = 0.0026
+ENERGY_SHARE = 0.0022
 """Of one CPU, for the energy of all GPUs."""
 
 
