@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import sys
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
 
 # A machine with other work must not make a test fail: none of them measures time.
@@ -30,3 +33,14 @@ def loopback_only(event: str, arguments: tuple[object, ...]) -> None:
 
 
 sys.addaudithook(loopback_only)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """The program sets up its log for the whole process; a test that calls it in here must not do so for the others."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    for handler in [h for h in root.handlers if type(h) is logging.StreamHandler and h not in handlers]:
+        root.removeHandler(handler)
