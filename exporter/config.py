@@ -209,7 +209,7 @@ def _contradictions(config: Config) -> Iterator[tuple[KeyPath, str]]:
     yield from _bad_thresholds(config.thresholds)
     for index, deployment in enumerate(config.deployments):
         path = ("deployments", index)
-        if problem := _bad_name(deployment.name):
+        if problem := bad_name(deployment.name):
             yield (*path, "name"), problem
         yield from _bad_gpus(deployment, (*path, "gpus"))
         if not deployment.engines:
@@ -262,7 +262,8 @@ _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._:/@+-]*[A-Za-z0-9])?")
 _MAX_NAME = 64
 
 
-def _bad_name(name: str) -> str | None:
+def bad_name(name: str) -> str | None:
+    """What is wrong with the name of a deployment or an engine; ``None`` when nothing is."""
     if _NAME.fullmatch(name) and len(name) <= _MAX_NAME:
         return None
     return (
@@ -320,7 +321,7 @@ def _bad_engine(engine: Engine, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
         return
     if parts.username is not None:
         yield (*path, "url"), "expected no user or password in the address; use bearer_token_file or bearer_token_env"
-    if engine.name != _derived_name(engine.url) and (problem := _bad_name(engine.name)):
+    if engine.name != _derived_name(engine.url) and (problem := bad_name(engine.name)):
         yield (*path, "name"), problem
     if engine.kind is not None and engine.kind not in KINDS:
         yield (*path, "kind"), f"expected one of {', '.join(KINDS)}, found {engine.kind[:60]!r}"

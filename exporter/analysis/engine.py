@@ -523,10 +523,13 @@ class EngineTrack:
             return a.t, b.t
         return None
 
+    def certain_work(self, now: float) -> float | None:
+        """Requests held now; ``None`` where the bounds differ, or nothing tells."""
+        work = self.work_now(now)
+        return work.low if work is not None and work.low == work.high else None
+
     def view(self, now: float) -> EngineView:
         """All that is published of this engine."""
-        work = self.work_now(now)
-        certain = work is not None and work.low is not None and work.low == work.high
         idle = self._idle.between(now - self._plan.window, now).rate()
         return EngineView(
             name=self.engine.name,
@@ -536,6 +539,6 @@ class EngineTrack:
             prompt_tokens_total=self.prompt.total if self.engine.count_tokens else None,
             generation_tokens_total=self.generation.total if self.engine.count_tokens else None,
             scheduler_idle_ratio=idle if idle is None or math.isfinite(idle) else None,
-            work=work.low if certain and work is not None else None,
+            work=self.certain_work(now),
             counted_here=self.engine.count_tokens,
         )

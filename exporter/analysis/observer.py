@@ -239,7 +239,7 @@ class Observer:
             power_watts=totals.power,
             power_limit_watts=totals.limit,
             work=evidence.work_now_low if evidence.work_now_low == evidence.work_now_high else None,
-            work_counted=_sum(e.view(now).work for e in engines if e.engine.count_tokens),
+            work_counted=_sum(e.certain_work(now) for e in engines if e.engine.count_tokens),
             tokens_per_second=tokens,
             tokens_per_watt=per_watt,
             joules_per_token={k: 1 / v for k, v in per_watt.items() if v > 0},

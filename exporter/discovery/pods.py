@@ -18,6 +18,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 from msgspec import Struct
 
+from exporter.config import bad_name
 from exporter.discovery.sockets import host_and_port
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ TIMEOUT_SECONDS = 5.0
 MAX_BODY_BYTES = 64 * 2**20
 
 _GOOD_PATH = re.compile(r"/[A-Za-z0-9._~/-]{0,200}")
-_GOOD_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._:/@+-]{0,62}[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +157,8 @@ def _pod(item: _Item) -> Pod:
         raise ValueError(f"{PATH}: expected a path such as /metrics, found {path[:60]!r}")
     shared = next((labels[label] for label in NAMES if labels.get(label)), item.metadata.name)
     name = told.get(DEPLOYMENT, f"{item.metadata.namespace}/{shared}"[:128])
-    if DEPLOYMENT in told and not _GOOD_NAME.fullmatch(name):
-        raise ValueError(f"{DEPLOYMENT}: expected a name of up to 64 letters, digits and ._:/@+-, found {name[:64]!r}")
+    if DEPLOYMENT in told and (problem := bad_name(name)):
+        raise ValueError(f"{DEPLOYMENT}: {problem}")
     return Pod(
         uid=item.metadata.uid,
         name=f"{item.metadata.namespace}/{item.metadata.name}",

@@ -148,24 +148,24 @@ def test_what_is_copied_is_in_one_piece(terminals: list[Terminal]) -> None:
     assert "      https://github.com/wattline/wattline/blob/main/docs/runbooks/PowerFractionLow.md" in lines
 
 
-def test_watch_shows_the_verdict_whatever_the_height(terminals: list[Terminal]) -> None:
-    terminal = Terminal("collectives", "--watch", columns=80, rows=12)
+def watched(terminals: list[Terminal], phase: str, until: str, *, columns: int, rows: int) -> str:
+    """What the live screen has shown until some words were on it."""
+    terminal = Terminal(phase, "--watch", columns=columns, rows=rows)
     terminals.append(terminal)
-    terminal.until("Low power")
+    terminal.until(until)
     terminal.program.send_signal(signal.SIGINT)
     terminal.end()
     screen, _ = terminal.written.split("\x1b[?1049l")
-    assert "glm5: Low power" in text(screen)
+    return text(screen)
+
+
+def test_watch_shows_the_verdict_whatever_the_height(terminals: list[Terminal]) -> None:
+    assert "glm5: Low power" in watched(terminals, "collectives", "Low power", columns=80, rows=12)
 
 
 def test_watch_says_how_many_gpus_have_no_room(terminals: list[Terminal]) -> None:
-    terminal = Terminal("healthy", "--watch", columns=100, rows=14)
-    terminals.append(terminal)
-    terminal.until("Working")
-    terminal.program.send_signal(signal.SIGINT)
-    terminal.end()
-    screen, _ = terminal.written.split("\x1b[?1049l")
-    assert re.search(r"\.\.\. [2-8] more GPUs", text(screen))
+    screen = watched(terminals, "healthy", "Working", columns=100, rows=14)
+    assert re.search(r"\.\.\. [2-8] more GPUs", screen)
 
 
 def test_a_terminal_that_cannot_redraw_gets_lines(terminals: list[Terminal]) -> None:

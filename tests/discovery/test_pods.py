@@ -20,6 +20,7 @@ from exporter.session import Session
 from tests.discovery.host import Host, conditions, uuid
 from tests.discovery.test_real_processes import METRICS, Gpus, until
 from tests.engines.servers import Request, Server, answer
+from tests.engines.test_tls import serving
 
 UID = "6f2e8a44-1b7c-4c53-9f0e-2d9f3f1f0a0{}"
 PODS = "deployments: [{engines: pods, gpus: all}]"
@@ -55,9 +56,7 @@ def account(authority: trustme.CA, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tls(authority: trustme.CA) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    return context
+    return serving(authority, "127.0.0.1")
 
 
 def within(server: Server) -> dict[str, str]:
@@ -165,9 +164,7 @@ class TestTheApiServer:
                 await asyncio.to_thread(ApiServer(account, within(server)).pods)
 
     async def test_another_authority_does_not_get_the_token(self, account: Path) -> None:
-        stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        trustme.CA().issue_cert("127.0.0.1").configure_cert(stranger)
-        async with Server(answer(listing()), tls=stranger) as server:
+        async with Server(answer(listing()), tls=serving(trustme.CA(), "127.0.0.1")) as server:
             with pytest.raises(PodsError, match="is not reached"):
                 await asyncio.to_thread(ApiServer(account, within(server)).pods)
         assert server.requests == []
