@@ -85,7 +85,7 @@ chart: ## Copy rules and dashboards into the Helm chart anew
 
 .PHONY: schema
 schema: $(VENV)/.runtime ## Write the JSON schema of the configuration anew
-	$(BIN)/python -c 'import json; from exporter.config import schema; print(json.dumps(schema(), indent=2))' \
+	$(BIN)/python -c 'import json; from wattline.config import schema; print(json.dumps(schema(), indent=2))' \
 		>docs/wattline.schema.json
 
 .PHONY: image

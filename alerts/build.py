@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import yaml
 
-from exporter.analysis.snapshot import Cause
-from exporter.analysis.thresholds import Thresholds
-from exporter.publish.words import CAUSE_TITLES
+from wattline.analysis.snapshot import Cause
+from wattline.analysis.thresholds import Thresholds
+from wattline.publish.words import CAUSE_TITLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -129,7 +129,7 @@ async def judge(row: Row, engine: Engine, url: str) -> dict[str, Any]:
                 load = stack.enter_context(process(sys.executable, str(HERE / "gpu_loads.py"), row.load, seconds))
                 await asyncio.sleep(SETTLE + 6)
             address = f"127.0.0.1:{port}"
-            serve = ("-m", "exporter.cli", "serve", "--config.file", str(config), "--log.level", "warning")
+            serve = ("-m", "wattline.cli", "serve", "--config.file", str(config), "--log.level", "warning")
             stack.enter_context(process(sys.executable, *serve, "--web.listen-address", address))
             await asyncio.sleep(WINDOW + 5)
             if load is not None and load.poll() is not None:

@@ -59,7 +59,7 @@ def main() -> int:
     parser.add_argument("--save", type=Path)
     options = parser.parse_args()
     address = f"127.0.0.1:{free_port()}"
-    serve = ("-m", "exporter.cli", "serve", "--web.listen-address", address, "--log.level", "info")
+    serve = ("-m", "wattline.cli", "serve", "--web.listen-address", address, "--log.level", "info")
     with (
         process(sys.executable, str(HERE / "gpu_loads.py"), options.load, str(options.seconds + 60)),
         process(sys.executable, *serve),

@@ -35,15 +35,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
-from exporter.analysis.observer import Observer
-from exporter.analysis.plan import DeploymentPlan, EnginePlan, Plan
-from exporter.analysis.snapshot import SourceView
-from exporter.engines.normalise import normalise
-from exporter.publish.collector import Registry
-from exporter.readings import EngineReading
-from exporter.simulation.history import EngineText, simulate
-from exporter.simulation.rig import Rig
-from exporter.simulation.scenario import timeline
+from wattline.analysis.observer import Observer
+from wattline.analysis.plan import DeploymentPlan, EnginePlan, Plan
+from wattline.analysis.snapshot import SourceView
+from wattline.engines.normalise import normalise
+from wattline.publish.collector import Registry
+from wattline.readings import EngineReading
+from wattline.simulation.history import EngineText, simulate
+from wattline.simulation.rig import Rig
+from wattline.simulation.scenario import timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

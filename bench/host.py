@@ -160,7 +160,7 @@ class Host:
         """``wattline serve`` with its default schedule, and its address."""
         address = f"127.0.0.1:{free_port()}"
         environment = (library or self.library()).environment
-        command = (sys.executable, "-m", "exporter.cli", "serve", "--config.file", str(self.config))
+        command = (sys.executable, "-m", "wattline.cli", "serve", "--config.file", str(self.config))
         program = Program(*command, "--web.listen-address", address, "--log.level", "error", environment=environment)
         return program, f"http://{address}"
 

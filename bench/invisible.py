@@ -76,7 +76,7 @@ def measure(graph: torch.cuda.CUDAGraph, seconds: float) -> tuple[float, float]:
 def exporter() -> Iterator[None]:
     """``wattline serve`` with its default schedule, ready."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "exporter.cli", "serve", "--web.listen-address", f"127.0.0.1:{PORT}"]
+    command = [sys.executable, "-m", "wattline.cli", "serve", "--web.listen-address", f"127.0.0.1:{PORT}"]
     running = subprocess.Popen([*command, "--log.level", "error"], env=environment)
     try:
         deadline = time.monotonic() + 20

@@ -12,9 +12,9 @@ import faulthandler
 import subprocess
 import sys
 
-from exporter.gpus.nvml import NvmlSource
-from exporter.gpus.reader import GpuReader
-from exporter.readings import GpuActivity, GpuSample, Reading
+from wattline.gpus.nvml import NvmlSource
+from wattline.gpus.reader import GpuReader
+from wattline.readings import GpuActivity, GpuSample, Reading
 
 
 async def read(seconds: float) -> None:

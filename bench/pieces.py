@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from bench.host import EIGHT_RANKS, ONE_RANK, ROOT, Host
 from bench.tables import Table, number
-from exporter.analysis.observer import Observer
-from exporter.engines.normalise import normalise
-from exporter.publish.server import Publication
-from exporter.recording.reader import read_recording
-from exporter.recording.replay import replay
 from tests.recording.simulated import identities, plan, readings
+from wattline.analysis.observer import Observer
+from wattline.engines.normalise import normalise
+from wattline.publish.server import Publication
+from wattline.recording.reader import read_recording
+from wattline.recording.replay import replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RECORDING = ROOT / "tests" / "recording" / "data" / "story.jsonl.gz"
 """The simulated rig of eight GPUs and one server, its whole story."""
 PROMETHEUS_2 = "application/openmetrics-text;version=1.0.0;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
-IMPORTS = "exporter.commands, exporter.app, exporter.session, exporter.gpus.nvml, exporter.publish.server"
+IMPORTS = "wattline.commands, wattline.app, wattline.session, wattline.gpus.nvml, wattline.publish.server"
 """All that ``wattline serve`` imports."""
 
 

@@ -13,12 +13,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from bench.tables import Table
-from exporter.analysis.gpu import GpuTrack
-from exporter.analysis.plan import Plan
-from exporter.gpus.nvml import EARLY, ENERGY
 from tests.traces.raw import IDENTITY, condition, every, read_lines, sample
 from tests.traces.sglang import NVML
 from tests.traces.test_loads import ROWS
+from wattline.analysis.gpu import GpuTrack
+from wattline.analysis.plan import Plan
+from wattline.gpus.nvml import EARLY, ENERGY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -34,16 +34,16 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.virtual_time import VirtualLoop, run
-from exporter.app import Exporter
-from exporter.config import parse
-from exporter.gpus.nvml import NvmlSource
-from exporter.publish.server import Publication
-from exporter.session import Session
 from tests.engines.servers import Request, Server, answer
 from tests.nvml.standin import StandIn, build, h200
+from wattline.app import Exporter
+from wattline.config import parse
+from wattline.gpus.nvml import NvmlSource
+from wattline.publish.server import Publication
+from wattline.session import Session
 
 if TYPE_CHECKING:
-    from exporter.config import Config
+    from wattline.config import Config
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 FALLIBLE = (

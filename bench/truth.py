@@ -48,7 +48,7 @@ def observe(load: str, seconds: int) -> list[Row]:
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     ours, nvitop = free_port(), free_port()
-    serve = (sys.executable, "-m", "exporter.cli", "serve", "--web.listen-address", f"127.0.0.1:{ours}")
+    serve = (sys.executable, "-m", "wattline.cli", "serve", "--web.listen-address", f"127.0.0.1:{ours}")
     peer = (sys.executable, "-m", "nvitop_exporter", "--bind-address", "127.0.0.1", "--port", str(nvitop))
     rows: list[Row] = []
     with contextlib.ExitStack() as stack:

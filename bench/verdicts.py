@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bench.tables import Table, number
-from exporter.analysis.observer import Observer
-from exporter.analysis.snapshot import State
-from exporter.simulation.scenario import SCENARIOS, STORY_NAME, timeline
 from tests.recording.simulated import identities, plan, readings
 from tests.traces import test_loads as loads
 from tests.traces.sglang import verdicts
 from tests.traces.test_sglang_h200 import LABELS
+from wattline.analysis.observer import Observer
+from wattline.analysis.snapshot import State
+from wattline.simulation.scenario import SCENARIOS, STORY_NAME, timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from exporter.analysis.snapshot import GpuView
+    from wattline.analysis.snapshot import GpuView
 
 WASTE = frozenset({State.IDLE_WHILE_BUSY, State.STALLED, State.LOW_POWER})
 """States in which GPUs waste their watts on work that is held."""

@@ -1,6 +1,6 @@
 """An event loop whose time does not wait: when nothing is left to do now, it is at once the time of what comes next.
 
-Sockets and threads are real. Time stands still while a :class:`exporter.worker.Worker` is at work, but for one that
+Sockets and threads are real. Time stands still while a :class:`wattline.worker.Worker` is at work, but for one that
 takes longer than ``PATIENCE``: such a call hangs, and time goes on without it.
 """
 
@@ -15,13 +15,13 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from exporter.worker import Worker
+from wattline.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
 
-    from exporter.worker import Outcome
+    from wattline.worker import Outcome
 
 T = TypeVar("T")
 

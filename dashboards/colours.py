@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from exporter.analysis.snapshot import State
-from exporter.publish.colours import POWER, STATE_COLOURS, TOKENS
+from wattline.analysis.snapshot import State
+from wattline.publish.colours import POWER, STATE_COLOURS, TOKENS
 
 POWER_INSTANT = "#F5C96B"
 TOKENS_PROMPT = "#C3BAF2"

@@ -12,7 +12,7 @@ from dashboards.colours import FAULT, NEUTRAL, REQUESTS_QUEUED, REQUESTS_RUNNING
 from dashboards.panels import DATASOURCE, PLUGIN_VERSION, dashed, fixed, graph, over_time, properties
 from dashboards.thresholds import SIGN_OF_LIFE, alert_names
 from dashboards.words import STATE_CODES, WASTE_STATES
-from exporter.analysis.snapshot import State
+from wattline.analysis.snapshot import State
 
 TAG = "wattline"
 FLEET, DEPLOYMENT, GPU = "wattline-fleet", "wattline-deployment", "wattline-gpu"

@@ -48,9 +48,9 @@ from dashboards.common import (
 from dashboards.scales import ACTIVE_STEPS, OF_LIMIT_STEPS, SHARE_OF_LINK_STEPS, Steps
 from dashboards.thresholds import judged_by
 from dashboards.words import EVIDENCE
-from exporter.analysis.plan import Plan
-from exporter.analysis.snapshot import State
-from exporter.publish.words import CAUSE_TITLES, STATE_TITLES
+from wattline.analysis.plan import Plan
+from wattline.analysis.snapshot import State
+from wattline.publish.words import CAUSE_TITLES, STATE_TITLES
 
 if TYPE_CHECKING:
     from grafana_foundation_sdk.builders import (

@@ -36,8 +36,8 @@ from dashboards.common import (
 )
 from dashboards.scales import ACTIVE_STEPS, OF_LIMIT_STEPS
 from dashboards.thresholds import SIGN_OF_LIFE, alerted_by, alerted_over, judged_by
-from exporter.analysis.snapshot import State
-from exporter.publish.words import STATE_TITLES
+from wattline.analysis.snapshot import State
+from wattline.publish.words import STATE_TITLES
 
 if TYPE_CHECKING:
     from grafana_foundation_sdk.cog.builder import Builder

@@ -36,7 +36,7 @@ from dashboards.common import (
 )
 from dashboards.scales import OF_LIMIT_STEPS, SHARE_OF_LINK_STEPS
 from dashboards.thresholds import judged_by
-from exporter.analysis.snapshot import State
+from wattline.analysis.snapshot import State
 
 if TYPE_CHECKING:
     from grafana_foundation_sdk.builders import dashboard, prometheus, stat, table, timeseries

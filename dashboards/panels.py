@@ -29,7 +29,7 @@ from grafana_foundation_sdk.models import xychart as xychart_model
 
 from dashboards.colours import NEUTRAL, STATE_COLOURS
 from dashboards.words import STATE_CODES
-from exporter.publish.words import STATE_TITLES
+from wattline.publish.words import STATE_TITLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dashboards.colours import FAULT, STATE_COLOURS
 from dashboards.thresholds import judged_by
-from exporter.analysis.snapshot import State
+from wattline.analysis.snapshot import State
 
 T = judged_by()
 Steps = tuple[tuple[float | None, str], ...]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from exporter.analysis.thresholds import Thresholds
+from wattline.analysis.thresholds import Thresholds
 
 ALERTS = Path(__file__).parent.parent / "alerts"
 

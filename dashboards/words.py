@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from exporter.analysis.snapshot import Cause, State
+from wattline.analysis.snapshot import Cause, State
 
 STATE_CODES: dict[State, int] = {
     state: code

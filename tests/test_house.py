@@ -17,10 +17,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from exporter import __version__
-from exporter.publish import families
-from exporter.publish.collector import Registry
 from tools import metrics_reference
+from wattline import __version__
+from wattline.publish import families
+from wattline.publish.collector import Registry
 
 ROOT = Path(__file__).parent.parent
 NOT_OURS = {"node_modules", "build", "dist", "__pycache__"}
@@ -72,7 +72,7 @@ def lines_with(pattern: str, *suffixes: str, under: str = "") -> list[str]:
 
 def test_the_rules_see_the_repository() -> None:
     seen = set(texts())
-    assert {Path("README.md"), Path("Makefile"), Path(".ci/run"), Path("exporter/readings.py")} <= seen
+    assert {Path("README.md"), Path("Makefile"), Path(".ci/run"), Path("exporter/wattline/readings.py")} <= seen
     assert len(seen) > 100
 
 
@@ -136,7 +136,7 @@ def test_only_the_nvml_source_imports_pynvml() -> None:
         for file in (ROOT / "exporter").rglob("*.py")
         if any(name.split(".")[0] == "pynvml" for name in imports(file))
     }
-    assert importers == {"exporter/gpus/nvml.py"}
+    assert importers == {"exporter/wattline/gpus/nvml.py"}
 
 
 def test_the_exporter_never_imports_its_tests_or_tools() -> None:
@@ -154,7 +154,7 @@ def test_what_the_exporter_imports_is_what_the_project_asks_for() -> None:
         Requirement(text).name for texts in (PROJECT["project"]["dependencies"], *extras.values()) for text in texts
     }
     imported = {name.split(".")[0] for file in (ROOT / "exporter").rglob("*.py") for name in imports(file)}
-    third_party = imported - sys.stdlib_module_names - {"exporter"}
+    third_party = imported - sys.stdlib_module_names - {"wattline"}
     # aiohttp speaks yarl and multidict in its own interface and cannot be had without them.
     assert third_party - {"yarl", "multidict"} == {modules.get(name, name) for name in asked}
 
@@ -163,7 +163,11 @@ def test_an_engines_metric_names_stand_in_its_table_only() -> None:
     """Beside the table only the simulation knows them: it serves such a text."""
     hits = lines_with(r"[\"']sglang[:_]\w", ".py", under="exporter/")
     assert hits, "the table itself"
-    strangers = [hit for hit in hits if not hit.startswith(("exporter/engines/sglang.py", "exporter/simulation/"))]
+    strangers = [
+        hit
+        for hit in hits
+        if not hit.startswith(("exporter/wattline/engines/sglang.py", "exporter/wattline/simulation/"))
+    ]
     assert not strangers
 
 

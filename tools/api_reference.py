@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exporter.publish.status import schema
+from wattline.publish.status import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +15,7 @@ TARGET = Path(__file__).parent.parent / "docs" / "api.md"
 INTRODUCTION = """\
 # The status as JSON
 
-Written by `make reference` from the structures in `exporter/publish/status.py`: change those, not this file.
+Written by `make reference` from the structures in `exporter/wattline/publish/status.py`: change those, not this file.
 
 ```sh
 curl -s http://127.0.0.1:10087/api/v1/status | jq '.deployments[] | {name, state, reason}'

@@ -14,7 +14,7 @@ keep=
 [ "${1:-}" = --keep ] && keep=yes
 
 tools/system-packages.sh buildah:buildah debootstrap:debootstrap curl:curl
-version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' exporter/__init__.py)
+version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' exporter/wattline/__init__.py)
 python=.venv/bin/python
 [ -x "$python" ] || python=python3
 

@@ -5,21 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from exporter.analysis.snapshot import POWER_FRACTION_EDGES, Cause, EngineView, GpuView, State
-from exporter.publish import families
-from exporter.publish.collector import Registry
+from wattline.analysis.snapshot import POWER_FRACTION_EDGES, Cause, EngineView, GpuView, State
+from wattline.publish import families
+from wattline.publish.collector import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from exporter.publish.families import Family, Info
+    from wattline.publish.families import Family, Info
 
 TARGET = Path(__file__).parent.parent / "docs" / "metrics.md"
 
 INTRODUCTION = """\
 # Metrics
 
-Written by `make reference` from the tables in `exporter/publish/families.py`: change those, not this file.
+Written by `make reference` from the tables in `exporter/wattline/publish/families.py`: change those, not this file.
 
 Base units throughout: watts, joules, seconds, bytes, hertz, ratios from 0 to 1. A reading that was not obtained is
 **absent**: never 0, NaN or the last value. So `absent()` and gaps in a graph mean what they say.
@@ -88,7 +88,7 @@ def reference() -> str:
 
 
 def _any_gpu() -> GpuView:
-    from exporter.readings import GpuIdentity
+    from wattline.readings import GpuIdentity
 
     return GpuView(GpuIdentity("", 0), "", up=True)
 

@@ -23,15 +23,15 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.analysis.observer import Observer
-from exporter.analysis.snapshot import Snapshot
-from exporter.publish.collector import SnapshotCollector
-from exporter.simulation.rig import Rig
-from exporter.simulation.scenario import EXTRAS, STORY, timeline
 from tests.alerts.rules import all_rules
 from tests.alerts.servers import ROOT, program
 from tests.recording.simulated import identities, plan, readings
 from tests.traces.sglang import verdicts
+from wattline.analysis.observer import Observer
+from wattline.analysis.snapshot import Snapshot
+from wattline.publish.collector import SnapshotCollector
+from wattline.simulation.rig import Rig
+from wattline.simulation.scenario import EXTRAS, STORY, timeline
 
 PAGE = ROOT / "docs" / "alerting-comparison.md"
 STEP = 30

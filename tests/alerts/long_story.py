@@ -10,8 +10,8 @@ import sys
 from dataclasses import replace
 from unittest import mock
 
-from exporter.cli import main
-from exporter.simulation.scenario import STORY, Timeline
+from wattline.cli import main
+from wattline.simulation.scenario import STORY, Timeline
 
 SECONDS = (
     ("idle", 90),
@@ -32,5 +32,5 @@ def long_story(_: str) -> Timeline:
 
 
 if __name__ == "__main__":
-    with mock.patch("exporter.simulation.demo.timeline", long_story):
+    with mock.patch("wattline.simulation.demo.timeline", long_story):
         sys.exit(main(["demo", *sys.argv[1:]]))

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from alerts.build import ThresholdError, load_thresholds, main, render
-from exporter.analysis.thresholds import Thresholds
 from tests.alerts.servers import ALERTS
+from wattline.analysis.thresholds import Thresholds
 
 
 def test_the_written_files_are_what_the_sources_and_thresholds_say() -> None:

@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from alerts.build import RUNBOOKS, load_thresholds
-from exporter.publish.words import CAUSE_TITLES
 from tests.alerts.rules import alerts, all_rules, is_scalar, seconds, unique_by
 from tests.alerts.servers import ALERTS, ROOT, RULES, SUITES, output, program
 from tests.dashboards.promql import functions, parse, selectors, walk
+from wattline.publish.words import CAUSE_TITLES
 
 SCRAPE_SECONDS = 15
 CASES = sorted(path.name for path in (ALERTS / "tests").glob("*.yml"))

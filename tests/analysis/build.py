@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from exporter.analysis.observer import Observer
-from exporter.analysis.plan import DeploymentPlan, EnginePlan, Plan
-from exporter.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuSample
+from wattline.analysis.observer import Observer
+from wattline.analysis.plan import DeploymentPlan, EnginePlan, Plan
+from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuSample
 
 if TYPE_CHECKING:
-    from exporter.analysis.snapshot import DeploymentView, Snapshot
+    from wattline.analysis.snapshot import DeploymentView, Snapshot
 
 
 def uuid(index: int) -> str:

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.analysis.plan import DeploymentPlan, EnginePlan
-from exporter.analysis.snapshot import Snapshot, State
-from exporter.readings import EngineReading, ReadingError
 from tests.analysis.build import PLAN, Bench, only
+from wattline.analysis.plan import DeploymentPlan, EnginePlan
+from wattline.analysis.snapshot import Snapshot, State
+from wattline.readings import EngineReading, ReadingError
 
 RATE = 1000.0
 

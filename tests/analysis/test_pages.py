@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride
-from exporter.analysis.snapshot import Cause, State
-from exporter.readings import EngineReading, GpuIdentity
 from tests.analysis.build import PLAN, Bench, only, uuid
+from wattline.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride
+from wattline.analysis.snapshot import Cause, State
+from wattline.readings import EngineReading, GpuIdentity
 
 BAD = {State.IDLE_WHILE_BUSY, State.STALLED, State.LOW_POWER}
 

@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from exporter.analysis.gpu import GpuTrack
-from exporter.analysis.observer import Observer
-from exporter.analysis.plan import DeploymentPlan, EnginePlan, Plan
-from exporter.analysis.snapshot import State
-from exporter.readings import EngineReading, GpuCondition, GpuIdentity, GpuSample
+from wattline.analysis.gpu import GpuTrack
+from wattline.analysis.observer import Observer
+from wattline.analysis.plan import DeploymentPlan, EnginePlan, Plan
+from wattline.analysis.snapshot import State
+from wattline.readings import EngineReading, GpuCondition, GpuIdentity, GpuSample
 
 
 def track(watts_told: float, watts_drawn: float, seconds: int, window: float = 15.0) -> GpuTrack:

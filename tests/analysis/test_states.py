@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride
-from exporter.analysis.snapshot import State
-from exporter.readings import EngineReading
 from tests.analysis.build import PLAN, Bench, only, uuid
+from wattline.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride
+from wattline.analysis.snapshot import State
+from wattline.readings import EngineReading
 
 
 def test_nothing_is_claimed_before_a_whole_window_was_seen() -> None:

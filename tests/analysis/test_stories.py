@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.analysis.snapshot import Cause, State
-from exporter.readings import GpuActivity
 from tests.analysis.build import Bench, only
+from wattline.analysis.snapshot import Cause, State
+from wattline.readings import GpuActivity
 
 
 @pytest.mark.parametrize(("watts", "fraction"), [(87.0, 0.145), (250.0, 0.417), (330.0, 0.550)])

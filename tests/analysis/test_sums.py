@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.analysis.observer import Observer
-from exporter.analysis.plan import DeploymentPlan, EnginePlan, Plan
-from exporter.analysis.snapshot import State
-from exporter.publish.families import ENGINE_FAMILIES
-from exporter.readings import EngineReading, GpuCondition, GpuIdentity, GpuSample
 from tests.analysis.build import Bench, only, uuid
+from wattline.analysis.observer import Observer
+from wattline.analysis.plan import DeploymentPlan, EnginePlan, Plan
+from wattline.analysis.snapshot import State
+from wattline.publish.families import ENGINE_FAMILIES
+from wattline.readings import EngineReading, GpuCondition, GpuIdentity, GpuSample
 
 BOARD = GpuIdentity(uuid=uuid(0), index=0)
 

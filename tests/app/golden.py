@@ -9,15 +9,15 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from exporter.analysis.observer import Observer
-from exporter.analysis.plan import DeploymentPlan, EnginePlan, Plan
-from exporter.analysis.snapshot import SourceView
-from exporter.engines.normalise import normalise
-from exporter.publish.collector import SnapshotCollector
-from exporter.readings import EngineReading
-from exporter.simulation.history import EngineText, simulate
-from exporter.simulation.rig import Rig
-from exporter.simulation.scenario import timeline
+from wattline.analysis.observer import Observer
+from wattline.analysis.plan import DeploymentPlan, EnginePlan, Plan
+from wattline.analysis.snapshot import SourceView
+from wattline.engines.normalise import normalise
+from wattline.publish.collector import SnapshotCollector
+from wattline.readings import EngineReading
+from wattline.simulation.history import EngineText, simulate
+from wattline.simulation.rig import Rig
+from wattline.simulation.scenario import timeline
 
 HERE = Path(__file__).parent / "golden"
 SCENARIOS = ("climb_1024", "wedged", "healthy")

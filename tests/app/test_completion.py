@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.cli import main
-from exporter.simulation.scenario import SCENARIOS
+from wattline.cli import main
+from wattline.simulation.scenario import SCENARIOS
 
 ASK = """
 source ./script

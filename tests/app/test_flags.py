@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from exporter import commands
-from exporter.analysis.plan import EnginePlan
-from exporter.cli import build_parser, main
-from exporter.config import Config, Engine
-from exporter.recording.reader import read_recording
 from tests.recording.make import path_of
+from wattline import commands
+from wattline.analysis.plan import EnginePlan
+from wattline.cli import build_parser, main
+from wattline.config import Config, Engine
+from wattline.recording.reader import read_recording
 
 UUID = "GPU-5f1c0e6a-90b3-4a2d-8c71-3d2e4b5a6f70"
 ONE = f"""
@@ -231,7 +231,7 @@ class TestOutput:
 
     def run(self, arguments: list[str], stdout: int, unbuffered: str) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            [sys.executable, "-m", "exporter", *arguments],
+            [sys.executable, "-m", "wattline", *arguments],
             stdout=stdout,
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
@@ -259,12 +259,12 @@ class TestOutput:
         def fail(_: object) -> int:
             raise OSError(28, "of something else")
 
-        monkeypatch.setattr("exporter.cli._run", fail)
+        monkeypatch.setattr("wattline.cli._run", fail)
         with pytest.raises(OSError, match="of something else"):
             main(["version"])
 
 
-@pytest.mark.parametrize("module", ["exporter.cli", "exporter.commands"])
+@pytest.mark.parametrize("module", ["wattline.cli", "wattline.commands"])
 def test_an_interrupt_while_everything_is_imported_is_no_traceback(module: str) -> None:
     code = f"""
 import os, runpy, signal, sys
@@ -274,7 +274,7 @@ class Interrupt:
             os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupt())
 sys.argv = ["wattline", "check"]
-runpy.run_module("exporter", run_name="__main__")
+runpy.run_module("wattline", run_name="__main__")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stderr, done.stdout) == (130, b"", b"")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.publish.families import DEPLOYMENT_FAMILIES, ENGINE_FAMILIES, GPU_FAMILIES, PREFIX
 from tests.app.golden import HERE, SCENARIOS, metrics
+from wattline.publish.families import DEPLOYMENT_FAMILIES, ENGINE_FAMILIES, GPU_FAMILIES, PREFIX
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

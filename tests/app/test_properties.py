@@ -9,12 +9,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.analysis.observer import Observer
-from exporter.analysis.plan import DeploymentPlan, EnginePlan, Plan
-from exporter.analysis.snapshot import State
-from exporter.gpus.plausibility import check_activity, check_condition, check_sample
-from exporter.publish.collector import SnapshotCollector
-from exporter.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuSample, Reading
+from wattline.analysis.observer import Observer
+from wattline.analysis.plan import DeploymentPlan, EnginePlan, Plan
+from wattline.analysis.snapshot import State
+from wattline.gpus.plausibility import check_activity, check_condition, check_sample
+from wattline.publish.collector import SnapshotCollector
+from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuSample, Reading
 
 UUIDS = ("GPU-a", "GPU-b")
 ENGINES = ("head", "tail")

@@ -20,11 +20,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-from exporter.publish import text
-from exporter.publish.collector import Registry
-from exporter.publish.server import Publication
-from exporter.publish.text import openmetrics_text, plain_text
 from tests.analysis.build import Bench
+from wattline.publish import text
+from wattline.publish.collector import Registry
+from wattline.publish.server import Publication
+from wattline.publish.text import openmetrics_text, plain_text
 
 
 @pytest.mark.parametrize(

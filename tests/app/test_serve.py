@@ -30,7 +30,7 @@ async def wattline(*arguments: str, environment: dict[str, str] | None = None) -
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "exporter.cli",
+        "wattline.cli",
         *arguments,
         "--web.listen-address",
         f"127.0.0.1:{port}",
@@ -173,7 +173,7 @@ async def test_a_recording_is_served_in_the_place_of_a_host() -> None:
 )
 async def test_wrong_use_is_told_without_a_traceback(arguments: tuple[str, ...], says: str) -> None:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "exporter.cli", *arguments, stderr=asyncio.subprocess.PIPE
+        sys.executable, "-m", "wattline.cli", *arguments, stderr=asyncio.subprocess.PIPE
     )
     _, errors = await asyncio.wait_for(process.communicate(), DEADLINE)
     assert process.returncode == 2
@@ -186,7 +186,7 @@ async def test_output_that_nobody_reads_is_no_traceback(arguments: tuple[str, ..
     reading, writing = os.pipe()
     os.close(reading)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "exporter.cli", *arguments, stdout=writing, stderr=asyncio.subprocess.PIPE
+        sys.executable, "-m", "wattline.cli", *arguments, stdout=writing, stderr=asyncio.subprocess.PIPE
     )
     os.close(writing)
     _, errors = await asyncio.wait_for(process.communicate(), DEADLINE)
@@ -201,7 +201,7 @@ async def test_an_address_in_use_is_told() -> None:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "exporter.cli",
+            "wattline.cli",
             "serve",
             "--web.listen-address",
             address,

@@ -10,8 +10,8 @@ import pytest
 from bench import host, run, tables, verdicts
 from bench.engines import Server
 from bench.host import EIGHT_RANKS, Host
-from exporter.analysis.snapshot import State
-from exporter.engines.normalise import normalise
+from wattline.analysis.snapshot import State
+from wattline.engines.normalise import normalise
 
 if TYPE_CHECKING:
     from pathlib import Path

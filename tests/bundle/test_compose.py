@@ -268,7 +268,7 @@ def test_the_example_shows_the_defaults(docker_compose: str) -> None:
 
 
 def test_exporters_configuration_is_right() -> None:
-    from exporter.config import load
+    from wattline.config import load
 
     for name, host in (("wattline.yml", "host.docker.internal"), ("wattline.host.yml", "127.0.0.1")):
         read = load(ROOT / "deploy" / "compose" / name)

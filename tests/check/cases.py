@@ -6,19 +6,19 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from exporter.analysis.observer import Observer
-from exporter.analysis.plan import DeploymentPlan, EnginePlan, Plan
-from exporter.analysis.snapshot import SourceView
-from exporter.check.report import Report, report
-from exporter.readings import EngineReading, GpuSample, ReadingError
-from exporter.simulation.scenario import SCENARIOS, STORY, STORY_NAME, timeline
 from tests.recording.simulated import ENGINE, identities, plan, readings, watch
 from tests.traces.raw import IDENTITY, activity, condition, every, read_lines, sample
+from wattline.analysis.observer import Observer
+from wattline.analysis.plan import DeploymentPlan, EnginePlan, Plan
+from wattline.analysis.snapshot import SourceView
+from wattline.check.report import Report, report
+from wattline.readings import EngineReading, GpuSample, ReadingError
+from wattline.simulation.scenario import SCENARIOS, STORY, STORY_NAME, timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from exporter.analysis.snapshot import Snapshot
+    from wattline.analysis.snapshot import Snapshot
 
 SECONDS = 30.0
 DRAINING = timeline().start(len(STORY) - 1)

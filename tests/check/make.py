@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from exporter.check.render import plain
-from exporter.check.report import encode, schema
 from tests.check.cases import CASES, made
+from wattline.check.render import plain
+from wattline.check.report import encode, schema
 
 GOLDEN = Path(__file__).parent / "golden"
 SCHEMA = Path(__file__).parents[2] / "docs" / "check.schema.json"

@@ -7,15 +7,15 @@ import itertools
 import sys
 from typing import TYPE_CHECKING
 
-from exporter.check.command import judged, run
-from exporter.recording.reader import read_recording
-from exporter.recording.replay import replay
 from tests.recording.make import path_of
+from wattline.check.command import judged, run
+from wattline.recording.reader import read_recording
+from wattline.recording.replay import replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from exporter.analysis.snapshot import Snapshot
+    from wattline.analysis.snapshot import Snapshot
 
 
 class Rig:

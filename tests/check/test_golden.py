@@ -11,11 +11,11 @@ import jsonschema
 import msgspec
 import pytest
 
-from exporter.check.render import plain
-from exporter.check.report import encode, schema
-from exporter.simulation.scenario import EXTRAS, STORY
 from tests.check.cases import CASES, made
 from tests.check.make import GOLDEN, SCHEMA
+from wattline.check.render import plain
+from wattline.check.report import encode, schema
+from wattline.simulation.scenario import EXTRAS, STORY
 
 
 def json_of(case: str) -> dict[str, Any]:

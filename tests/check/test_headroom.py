@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.analysis.snapshot import Cause, DeploymentView, State, Suspicion
-from exporter.analysis.thresholds import Thresholds
-from exporter.check.headroom import NOT_POWER, headroom
+from wattline.analysis.snapshot import Cause, DeploymentView, State, Suspicion
+from wattline.analysis.thresholds import Thresholds
+from wattline.check.headroom import NOT_POWER, headroom
 
 # The second true story: eight GPUs at 250 of 600 W make 3,740 tokens a second, that is 1.87 a joule.
 COLLECTIVES = DeploymentView(

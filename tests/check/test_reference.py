@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.check.report import TROUBLE
-from exporter.cli import build_parser
+from wattline.check.report import TROUBLE
+from wattline.cli import build_parser
 
 TEXT = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
 SHARED = {"demo": r"--(web|log)\."}

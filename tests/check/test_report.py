@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.analysis.plan import DeploymentPlan, Plan
-from exporter.analysis.snapshot import Cause, DeploymentView, EngineView, GpuView, Snapshot, State, Suspicion
-from exporter.check.command import at_once, run, shortened
-from exporter.check.report import Watched, report
-from exporter.config import ConfigError, parse
-from exporter.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample
+from wattline.analysis.plan import DeploymentPlan, Plan
+from wattline.analysis.snapshot import Cause, DeploymentView, EngineView, GpuView, Snapshot, State, Suspicion
+from wattline.check.command import at_once, run, shortened
+from wattline.check.report import Watched, report
+from wattline.config import ConfigError, parse
+from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample
 
 PLAN = Plan(deployments=(DeploymentPlan("a"),), window=3.0)
 UUID = "GPU-a"

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from exporter.check.render import plain
-from exporter.check.report import report
-from exporter.recording.reader import read_recording
-from exporter.recording.replay import replay
 from tests.recording.make import path_of
+from wattline.check.render import plain
+from wattline.check.report import report
+from wattline.recording.reader import read_recording
+from wattline.recording.replay import replay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

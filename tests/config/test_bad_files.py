@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.config import ConfigError, load
+from wattline.config import ConfigError, load
 
 BAD = Path(__file__).parent / "bad"
 FILES = sorted(BAD.glob("*.yml"))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from exporter.cli import main
-from exporter.config import load
+from wattline.cli import main
+from wattline.config import load
 
 TEXT = """state_file: state/wattline.json
 deployments:
@@ -78,7 +78,7 @@ def test_a_state_folder_that_nobody_may_write_to_is_told(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Root may write everywhere, so the answer of the system is made up."""
-    monkeypatch.setattr("exporter.config.os.access", lambda *_: False)
+    monkeypatch.setattr("wattline.config.os.access", lambda *_: False)
     assert check(file) == 2
     assert capsys.readouterr().err == (
         f"wattline: {file}:1: state_file: cannot be written: permission denied in {file.parent / 'state'}\n"

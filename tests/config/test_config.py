@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from exporter.config import Config, ConfigError, Deployment, Engine, GpuSettings, Thresholds, load, parse, schema
-from exporter.engines.normalise import KINDS
-from exporter.yamlfile import Document
+from wattline.config import Config, ConfigError, Deployment, Engine, GpuSettings, Thresholds, load, parse, schema
+from wattline.engines.normalise import KINDS
+from wattline.yamlfile import Document
 
 UUID = "GPU-5f1c0e6a-90b3-4a2d-8c71-3d2e4b5a6f70"
 

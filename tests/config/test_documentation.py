@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from exporter.config import Config, Deployment, Engine, GpuSettings, Thresholds, load, parse, schema
-from exporter.durations import parse_duration
-from exporter.publish.webconfig import load_web_config
+from wattline.config import Config, Deployment, Engine, GpuSettings, Thresholds, load, parse, schema
+from wattline.durations import parse_duration
+from wattline.publish.webconfig import load_web_config
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "configuration.md").read_text()

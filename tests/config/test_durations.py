@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.durations import format_duration, parse_duration
+from wattline.durations import format_duration, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import generate_latest
 
-from exporter.analysis.observer import Observer
-from exporter.analysis.plan import DeploymentPlan, EnginePlan
-from exporter.analysis.snapshot import SourceView
-from exporter.publish.collector import Registry
 from tests.recording.simulated import ENGINE, URL, plan, watch
+from wattline.analysis.observer import Observer
+from wattline.analysis.plan import DeploymentPlan, EnginePlan
+from wattline.analysis.snapshot import SourceView
+from wattline.publish.collector import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from exporter.analysis.snapshot import Snapshot
+    from wattline.analysis.snapshot import Snapshot
 
 SCRAPE_SECONDS = 15
 

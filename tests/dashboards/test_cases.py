@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 from dashboards.thresholds import alert_names
-from exporter.analysis.snapshot import State
-from exporter.publish.words import STATE_TITLES
 from tests.dashboards import prometheus
 from tests.dashboards.boards import BOARDS, filled, panels, targets
+from wattline.analysis.snapshot import State
+from wattline.publish.words import STATE_TITLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from exporter.analysis.snapshot import State
-from exporter.publish.colours import STATE_COLOURS
-from exporter.publish.words import STATE_TITLES
 from tests.dashboards.boards import NAMES, panels
+from wattline.analysis.snapshot import State
+from wattline.publish.colours import STATE_COLOURS
+from wattline.publish.words import STATE_TITLES
 
 # Machado, Oliveira, Fernandes: A Physiologically-based Model for Simulation of Color Vision Deficiency (2009), severity
 # 1.0: matrices over linear RGB.

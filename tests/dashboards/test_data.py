@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from exporter.analysis.snapshot import State
-from exporter.publish.words import STATE_TITLES
-from exporter.simulation.scenario import timeline
 from tests.dashboards import prometheus
 from tests.dashboards.alarms import alarms
 from tests.dashboards.boards import BOARDS, NAMES, Target, filled, targets, variables
 from tests.dashboards.history import FLEET, SCRAPE_SECONDS, openmetrics
+from wattline.analysis.snapshot import State
+from wattline.publish.words import STATE_TITLES
+from wattline.simulation.scenario import timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

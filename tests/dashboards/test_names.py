@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
-from exporter.publish import families
-from exporter.publish.collector import Registry
 from tests.dashboards.boards import BOARDS, NAMES, ROOT, every_target, filled, variables
 from tests.dashboards.promql import metrics
+from wattline.publish import families
+from wattline.publish.collector import Registry
 
 DELIBERATELY_UNUSED = {
     "wattline_gpu_power_fraction_sum": "the heatmap shows the distribution, wattline_gpu_tdp_fraction its mean",

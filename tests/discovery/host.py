@@ -7,8 +7,8 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from exporter.discovery.processes import INITIAL_PID_NAMESPACE
-from exporter.readings import GpuCondition, GpuProcess
+from wattline.discovery.processes import INITIAL_PID_NAMESPACE
+from wattline.readings import GpuCondition, GpuProcess
 
 TCP_HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 ROUTE_HEAD = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import trustme
 
-from exporter.config import Config, Deployment, parse
-from exporter.discovery import periodic
-from exporter.discovery.pods import ApiServer, Pod, PodsError
-from exporter.discovery.processes import ProcessTable
-from exporter.discovery.resolve import Discoverer, Resolution
-from exporter.session import Session
 from tests.discovery.host import Host, conditions, uuid
 from tests.discovery.test_real_processes import METRICS, Gpus, until
 from tests.engines.servers import Request, Server, answer
 from tests.engines.test_tls import serving
+from wattline.config import Config, Deployment, parse
+from wattline.discovery import periodic
+from wattline.discovery.pods import ApiServer, Pod, PodsError
+from wattline.discovery.processes import ProcessTable
+from wattline.discovery.resolve import Discoverer, Resolution
+from wattline.session import Session
 
 UID = "6f2e8a44-1b7c-4c53-9f0e-2d9f3f1f0a0{}"
 PODS = "deployments: [{engines: pods, gpus: all}]"

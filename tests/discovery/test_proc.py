@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from exporter.discovery.processes import Process, ProcessTable, UnreadableError
-from exporter.discovery.sockets import Listener, addresses, listeners, primary
 from tests.discovery.host import Host, words
+from wattline.discovery.processes import Process, ProcessTable, UnreadableError
+from wattline.discovery.sockets import Listener, addresses, listeners, primary
 
 FIB_TRIE = """\
 Main:

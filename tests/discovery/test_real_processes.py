@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-import exporter.session
-from exporter.analysis.snapshot import Snapshot
-from exporter.config import parse
-from exporter.discovery import periodic
-from exporter.discovery.processes import ProcessTable
-from exporter.discovery.resolve import Discoverer
-from exporter.discovery.servers import Endpoint, find_servers
-from exporter.readings import GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample
-from exporter.session import Session
+import wattline.session
 from tests.discovery.host import conditions, uuid
+from wattline.analysis.snapshot import Snapshot
+from wattline.config import parse
+from wattline.discovery import periodic
+from wattline.discovery.processes import ProcessTable
+from wattline.discovery.resolve import Discoverer
+from wattline.discovery.servers import Endpoint, find_servers
+from wattline.readings import GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample
+from wattline.session import Session
 
 STANDIN = Path(__file__).parent / "standins" / "server.py"
 ROOT = Path(__file__).parents[2]
@@ -130,8 +130,8 @@ def test_the_loopback_of_another_network_namespace_is_out_of_reach(launcher: Lau
 def test_from_a_process_namespace_of_its_own_the_exporter_says_that_it_is_blind(launcher: Launcher) -> None:
     running = launcher.start(SGLANG, TP2)
     script = (
-        "from exporter.discovery.processes import ProcessTable\n"
-        "from exporter.discovery.servers import find_servers\n"
+        "from wattline.discovery.processes import ProcessTable\n"
+        "from wattline.discovery.servers import find_servers\n"
         "from tests.discovery.host import conditions\n"
         f"servers, notes = find_servers(ProcessTable(), conditions([{running.pids}]))\n"
         "print(servers, [(n.kind, n.blind) for n in notes])\n"
@@ -187,7 +187,7 @@ async def until(session: Session, condition: Callable[[Snapshot], bool]) -> Snap
 async def test_a_running_exporter_finds_a_server_and_follows_it_to_other_gpus(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporter.session, "CONDITION_INTERVAL", 0.1)
+    monkeypatch.setattr(wattline.session, "CONDITION_INTERVAL", 0.1)
     monkeypatch.setattr(periodic, "INTERVAL", 0.1)
     first = launcher.start(SGLANG, TP2)
     gpus = Gpus(4)
@@ -227,7 +227,7 @@ async def test_a_running_exporter_finds_a_server_and_follows_it_to_other_gpus(
 async def test_at_rest_it_looks_only_when_other_processes_hold_the_gpus(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporter.session, "CONDITION_INTERVAL", 0.1)
+    monkeypatch.setattr(wattline.session, "CONDITION_INTERVAL", 0.1)
     monkeypatch.setattr(periodic, "INTERVAL", 0.02)
     looks: list[list[list[int]]] = []
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from exporter.config import Config, Deployment, parse
-from exporter.discovery.resolve import REMEMBER_SECONDS, Discoverer, Resolution
 from tests.discovery.host import Host, Namespace, conditions, uuid
+from wattline.config import Config, Deployment, parse
+from wattline.discovery.resolve import REMEMBER_SECONDS, Discoverer, Resolution
 
 GLM = ("--model-path", "/models/GLM-5", "--enable-metrics")
 QWEN = ("--model-path", "/models/Qwen3", "--enable-metrics")

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import pytest
 
-from exporter.discovery.processes import ProcessTable
-from exporter.discovery.servers import Endpoint, Note, Server, find_servers
 from tests.discovery.host import Host, Namespace, conditions, uuid
+from wattline.discovery.processes import ProcessTable
+from wattline.discovery.servers import Endpoint, Note, Server, find_servers
 
 GLM = ("--model-path", "/models/GLM-5-FP4", "--enable-metrics")
 

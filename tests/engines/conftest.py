@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest_asyncio
 
-from exporter.engines.scrape import open_session
+from wattline.engines.scrape import open_session
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,9 +8,9 @@ from dataclasses import fields
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.engines.normalise import KINDS, normalise
-from exporter.readings import EngineReading
 from tests.engines.texts import recorded, text
+from wattline.engines.normalise import KINDS, normalise
+from wattline.readings import EngineReading
 
 NAMES = sorted(name for kind in KINDS.values() for name in kind.wanted())
 VALUES = st.one_of(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.engines.normalise import KINDS
 from tests.engines.texts import lines, reading, recorded, text
+from wattline.engines.normalise import KINDS
 
 
 @pytest.mark.parametrize("name", ["vllm_v0.prom", "vllm_v1.prom", "vllm_both.prom"])

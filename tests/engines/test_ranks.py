@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.readings import ReadingError
 from tests.engines.texts import lines, reading
+from wattline.readings import ReadingError
 
 
 def running(*labels: str, value: float = 12) -> str:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.engines import exposition
-from exporter.engines.exposition import read
 from tests.engines.test_any_text import sample_lines
 from tests.engines.texts import recorded
+from wattline.engines import exposition
+from wattline.engines.exposition import read
 
 NAMES = frozenset({"sglang_num_running_reqs", "sglang_token_usage"})
 

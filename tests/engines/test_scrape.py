@@ -14,16 +14,16 @@ import aiohttp
 import pytest
 from aiohttp.abc import AbstractResolver
 
-from exporter.engines import scrape
-from exporter.engines.normalise import normalise
-from exporter.engines.scrape import MAX_BODY_BYTES, EngineScraper, EngineTarget, next_beat
 from tests.engines.servers import METRICS, Request, Server, answer
 from tests.engines.texts import recorded
+from wattline.engines import scrape
+from wattline.engines.normalise import normalise
+from wattline.engines.scrape import MAX_BODY_BYTES, EngineScraper, EngineTarget, next_beat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from exporter.readings import EngineReading
+    from wattline.readings import EngineReading
 
 PATIENT = 30.0
 """An interval whose timeout no test reaches."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.engines.scrape import EngineTarget
+from wattline.engines.scrape import EngineTarget
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.engines import exposition
-from exporter.engines.normalise import KINDS
-from exporter.readings import ReadingError
 from tests.engines.texts import lines, reading, recorded, text
+from wattline.engines import exposition
+from wattline.engines.normalise import KINDS
+from wattline.readings import ReadingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 import trustme
 
-from exporter.engines.scrape import EngineScraper, EngineTarget
 from tests.engines.servers import Server, answer
+from wattline.engines.scrape import EngineScraper, EngineTarget
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import aiohttp
 
-    from exporter.readings import EngineReading
+    from wattline.readings import EngineReading
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ import gzip
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from exporter.engines.normalise import normalise
+from wattline.engines.normalise import normalise
 
 if TYPE_CHECKING:
-    from exporter.readings import EngineReading
+    from wattline.readings import EngineReading
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from exporter.explain.command import run
 from tests.recording.make import path_of
+from wattline.explain.command import run
 
 GOLDEN = Path(__file__).parent / "golden"
 EXPLAINED = ("story", "wedged", "engine_down", "gpu_lost", "limit_lowered")

@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from exporter.analysis.snapshot import Cause, DeploymentView, EngineView, Snapshot, State, Suspicion
-from exporter.explain import picture
-from exporter.explain import timeline as module
-from exporter.explain.command import run
-from exporter.explain.picture import PictureError
-from exporter.explain.text import clock
-from exporter.explain.timeline import timeline
-from exporter.publish.colours import STATE_COLOURS
-from exporter.readings import EngineReading
-from exporter.recording.layout import RecordingError
-from exporter.recording.reader import read_recording
-from exporter.recording.replay import replay
-from exporter.recording.writer import RecordingWriter
 from tests.explain.make import EXPLAINED, GOLDEN, explained
 from tests.recording.make import path_of
 from tests.recording.simulated import plan
+from wattline.analysis.snapshot import Cause, DeploymentView, EngineView, Snapshot, State, Suspicion
+from wattline.explain import picture
+from wattline.explain import timeline as module
+from wattline.explain.command import run
+from wattline.explain.picture import PictureError
+from wattline.explain.text import clock
+from wattline.explain.timeline import timeline
+from wattline.publish.colours import STATE_COLOURS
+from wattline.readings import EngineReading
+from wattline.recording.layout import RecordingError
+from wattline.recording.reader import read_recording
+from wattline.recording.replay import replay
+from wattline.recording.writer import RecordingWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from exporter.explain.timeline import Story
+    from wattline.explain.timeline import Story
 
 
 @pytest.mark.parametrize("scenario", EXPLAINED)

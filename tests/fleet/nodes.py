@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from aiohttp import web
 from msgspec.structs import replace
 
-from exporter.config import Deployment, Engine, parse
-from exporter.publish.server import Publication, make_app
-from exporter.session import Session
-from exporter.simulation.demo import Demo
+from wattline.config import Deployment, Engine, parse
+from wattline.publish.server import Publication, make_app
+from wattline.session import Session
+from wattline.simulation.demo import Demo
 
 # The shortest that a configuration may say: what takes a minute in the world takes three seconds here.
 HASTE = "{window: 3s, engine_interval: 1s, sample_interval: 200ms}"

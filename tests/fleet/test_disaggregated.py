@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.analysis.observer import Observer
-from exporter.analysis.plan import DeploymentPlan, EnginePlan, Plan
-from exporter.analysis.snapshot import Snapshot, State
-from exporter.engines.normalise import normalise
-from exporter.readings import EngineReading, GpuCondition, GpuIdentity, GpuSample
 from tests.engines.texts import recorded
+from wattline.analysis.observer import Observer
+from wattline.analysis.plan import DeploymentPlan, EnginePlan, Plan
+from wattline.analysis.snapshot import Snapshot, State
+from wattline.engines.normalise import normalise
+from wattline.readings import EngineReading, GpuCondition, GpuIdentity, GpuSample
 
 PLAN = Plan(
     deployments=(DeploymentPlan("glm5", (EnginePlan("prefill"), EnginePlan("decode"))),),

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from exporter.analysis.snapshot import Cause, Snapshot, State
-from exporter.publish.collector import SnapshotCollector
-from exporter.readings import GpuActivity, GpuIdentity, GpuSample, ReadingError
 from tests.analysis.build import Bench, only
+from wattline.analysis.snapshot import Cause, Snapshot, State
+from wattline.publish.collector import SnapshotCollector
+from wattline.readings import GpuActivity, GpuIdentity, GpuSample, ReadingError
 
 NOT_TOLD = (ReadingError("utilization", "not_supported"),)
 

@@ -25,7 +25,7 @@ PATIENCE = 30.0
 STOPS_WITHIN = 8.0
 """Below the 10 s after which a container is killed, on a machine however busy. On a quiet one it is 2 s, by the waits
 that there are: see ``test_end.py``."""
-SERVE = "import sys; from exporter.cli import main; sys.exit(main(['serve', *sys.argv[1:]]))"
+SERVE = "import sys; from wattline.cli import main; sys.exit(main(['serve', *sys.argv[1:]]))"
 
 
 @dataclass(frozen=True)

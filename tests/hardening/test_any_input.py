@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from exporter.analysis.observer import Observer
-from exporter.app import for_people
-from exporter.config import ConfigError, parse
-from exporter.engines.normalise import normalise
-from exporter.publish.server import Publication, accepts_gzip, negotiate
-from exporter.publish.webconfig import WebConfigFile
-from exporter.readings import GpuCondition, GpuIdentity, GpuSample
-from exporter.session import plan_of, targets_of
 from tests.engines.test_any_text import TEXTS
+from wattline.analysis.observer import Observer
+from wattline.app import for_people
+from wattline.config import ConfigError, parse
+from wattline.engines.normalise import normalise
+from wattline.publish.server import Publication, accepts_gzip, negotiate
+from wattline.publish.webconfig import WebConfigFile
+from wattline.readings import GpuCondition, GpuIdentity, GpuSample
+from wattline.session import plan_of, targets_of
 
 hosts = st.one_of(
     st.sampled_from(

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from exporter.app import STOP_ANSWERS_SECONDS
-from exporter.engines.scrape import _Lookups
-from exporter.gpus.reader import STOP_CALLS_SECONDS, STOP_CLOSE_SECONDS
-from exporter.session import DISK_SECONDS
 from tests.engines.servers import Request, Server, answer
 from tests.hardening.process import SERVE, serving
 from tests.nvml.standin import StandIn
+from wattline.app import STOP_ANSWERS_SECONDS
+from wattline.engines.scrape import _Lookups
+from wattline.gpus.reader import STOP_CALLS_SECONDS, STOP_CLOSE_SECONDS
+from wattline.session import DISK_SECONDS
 
 READ = "wattline_gpu_power_watts"
 
@@ -204,7 +204,7 @@ async def test_a_name_is_looked_up_as_the_system_does_with_the_link_of_its_addre
 
 SLOW_PARSER = """
 import threading
-from exporter.engines import scrape
+from wattline.engines import scrape
 def normalise(*_, **__):
     print('parses', file=sys.stderr, flush=True)
     threading.Event().wait()

@@ -8,11 +8,11 @@ import tracemalloc
 
 import pytest
 
-from exporter.analysis.snapshot import State
 from tests.engines.servers import Request, Server, answer
 from tests.hardening.process import Answer
 from tests.hardening.world import IDLE, World, busy, live
 from tests.nvml.standin import StandIn
+from wattline.analysis.snapshot import State
 
 RATE = "wattline_tokens_per_second"
 EFFICIENCY = "wattline_tokens_per_watt"
@@ -295,7 +295,7 @@ def test_one_engine_that_never_answers_costs_neither_the_others_nor_the_scrape(g
         return answer()
 
     async def scenario(world: World) -> None:
-        from exporter.config import parse
+        from wattline.config import parse
 
         async with Server(hang) as a, Server(drip) as b, Server(late) as c:
             urls = {"hangs": a.url, "drips": b.url, "late": c.url, "well": world.server.url}

@@ -12,10 +12,10 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from exporter.analysis.snapshot import State
 from tests.hardening.process import Answer
 from tests.hardening.world import IDLE, World, busy, live
 from tests.nvml.standin import StandIn, uuid
+from wattline.analysis.snapshot import State
 
 POWER = "wattline_gpu_power_watts"
 LIMIT = "wattline_gpu_power_limit_watts"

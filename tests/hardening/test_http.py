@@ -16,9 +16,9 @@ import pytest_asyncio
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from exporter.publish.limits import MAX_CONCURRENT, MAX_CONNECTIONS
 from tests.hardening.process import PATIENCE, Answer, Exporter, serving
 from tests.nvml.standin import StandIn, h200
+from wattline.publish.limits import MAX_CONCURRENT, MAX_CONNECTIONS
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from exporter import logs
-from exporter.analysis.snapshot import Snapshot
-from exporter.app import Exporter as App
-from exporter.publish import limits
-from exporter.publish.server import Publication
 from tests.analysis.build import Bench
+from wattline import logs
+from wattline.analysis.snapshot import Snapshot
+from wattline.app import Exporter as App
+from wattline.publish import limits
+from wattline.publish.server import Publication
 
 
 def publication() -> Publication:
@@ -75,7 +75,7 @@ def failing(kind: type[Exception]) -> logging.LogRecord:
 
 def test_the_trace_of_one_fault_is_told_once_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("exporter.logs.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("wattline.logs.time.monotonic", lambda: clock[0])
     repeated = logs.Repeated()
 
     def told(kind: type[Exception]) -> bool:

@@ -11,10 +11,10 @@ import pytest
 
 from bench.soak import DAY, growth, soak
 from bench.virtual_time import run
-from exporter.analysis.snapshot import Snapshot, State
 from tests.analysis.build import Bench, only
 from tests.hardening.world import World, busy, live
 from tests.nvml.standin import StandIn
+from wattline.analysis.snapshot import Snapshot, State
 
 ENERGY = "wattline_gpu_energy_joules_total"
 STATE_SECONDS = "wattline_deployment_state_seconds_total"
@@ -129,7 +129,7 @@ def test_a_failure_that_stays_is_told_once_and_not_in_every_cycle(
     )
 
     async def scenario(world: World) -> None:
-        from exporter.config import parse
+        from wattline.config import parse
 
         engines = f"{{url: 'http://127.0.0.1:1/metrics', name: dead}}, {{url: '{world.server.url}', name: e}}"
         await world.session.apply(parse(f"deployments: [{{name: d, engines: [{engines}]}}]", "a test"))
@@ -148,7 +148,7 @@ def test_a_failure_that_stays_is_told_once_and_not_in_every_cycle(
     "fault", [ValueError("x"), KeyError("x"), UnicodeDecodeError("utf-8", b"", 0, 1, ""), RecursionError()]
 )
 @pytest.mark.parametrize(
-    "place", ["exporter.analysis.engine.EngineTrack.observe", "exporter.analysis.gpu.GpuTrack.observe_sample"]
+    "place", ["wattline.analysis.engine.EngineTrack.observe", "wattline.analysis.gpu.GpuTrack.observe_sample"]
 )
 def test_a_defect_in_one_place_costs_that_place_and_is_told_once(
     gpus: StandIn,

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from exporter.app import Exporter as App
-from exporter.publish.server import Publication
-from exporter.yamlfile import ConfigError
 from tests.engines.servers import Server, answer
 from tests.hardening.process import SERVE, serving
 from tests.nvml.standin import StandIn
+from wattline.app import Exporter as App
+from wattline.publish.server import Publication
+from wattline.yamlfile import ConfigError
 
 UP = "wattline_engine_up"
 GOOD = "wattline_config_last_reload_successful"
@@ -95,7 +95,7 @@ async def test_without_a_file_a_hangup_takes_the_defaults_again_and_ends_nothing
 async def test_a_hangup_while_it_starts_is_answered_when_it_has_started(tmp_path: Path) -> None:
     file = tmp_path / "wattline.yml"
     file.write_text(named("a"))
-    slow = "from exporter.state import StateFile; import threading; StateFile.load = lambda _: threading.Event().wait()"
+    slow = "from wattline.state import StateFile; import threading; StateFile.load = lambda _: threading.Event().wait()"
     file.write_text(named("a", more="state_file: state.json\n"))
     first, rest = SERVE.split(";", 1)
     async with serving("--config.file", file, code=f"{first}\n{slow}\n{rest.strip()}") as exporter:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from exporter.state import StateFile
 from tests.engines.servers import Server, answer
 from tests.hardening.process import SERVE, serving
 from tests.nvml.standin import StandIn
+from wattline.state import StateFile
 
 WITHOUT_RIGHTS = """
 import ctypes

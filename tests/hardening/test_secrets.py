@@ -10,10 +10,10 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from exporter.config import ConfigError, load, parse
-from exporter.discovery.periodic import _tell_deployments
 from tests.engines.servers import METRICS, Request, Server, answer
 from tests.hardening.process import SERVE, serving
+from wattline.config import ConfigError, load, parse
+from wattline.discovery.periodic import _tell_deployments
 
 TOKEN_IN_FILE = "tokenfile-4f1c"
 TOKEN_IN_ENVIRONMENT = "tokenenv-9b2e"
@@ -26,7 +26,7 @@ SECRETS = [TOKEN_IN_FILE, TOKEN_IN_ENVIRONMENT, KEY_IN_QUERY, PASSWORD, WRONG_PA
 SECRETS += [base64.b64encode(f"ops:{p}".encode()).decode().rstrip("=") for p in (PASSWORD, WRONG_PASSWORD)]
 
 FAILS = """
-from exporter.engines import scrape
+from wattline.engines import scrape
 async def surprise(response):
     raise RuntimeError(f"nobody foresaw {response.url} {response.request_info.headers}")
 scrape._body = surprise

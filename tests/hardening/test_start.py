@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from exporter.cli import build_parser
-from exporter.state import StateFile
 from tests.engines.servers import Server, answer
 from tests.hardening.process import PATIENCE, ROOT, serving
 from tests.nvml.standin import StandIn
+from wattline.cli import build_parser
+from wattline.state import StateFile
 
 
 def entries(folder: Path) -> list[str]:
@@ -23,7 +23,7 @@ def entries(folder: Path) -> list[str]:
 async def refused(*arguments: str | Path) -> str:
     """What ``wattline serve`` says before it ends."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "exporter.cli", "serve", *map(str, arguments), cwd=ROOT, stderr=asyncio.subprocess.PIPE
+        sys.executable, "-m", "wattline.cli", "serve", *map(str, arguments), cwd=ROOT, stderr=asyncio.subprocess.PIPE
     )
     _, said = await asyncio.wait_for(process.communicate(), PATIENCE)
     assert process.returncode == 2

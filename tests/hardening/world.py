@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from bench.virtual_time import VirtualLoop, run
-from exporter.analysis.snapshot import DeploymentView, Snapshot
-from exporter.config import parse
-from exporter.gpus.nvml import NvmlSource
-from exporter.publish.server import Publication
-from exporter.session import Session
 from tests.engines.servers import Request, Server, answer
 from tests.hardening.process import Answer
 from tests.nvml.standin import StandIn
+from wattline.analysis.snapshot import DeploymentView, Snapshot
+from wattline.config import parse
+from wattline.gpus.nvml import NvmlSource
+from wattline.publish.server import Publication
+from wattline.session import Session
 
 ENERGY_EVERY = 5.0
 NOWHERE = Path("/nonexistent")

@@ -14,10 +14,10 @@ import pytest
 import yaml
 
 from deploy.helm import sync
-from exporter import __version__
-from exporter.cli import build_parser
-from exporter.config import parse
 from tests.helm.chart import CHART, pod, render, the, values
+from wattline import __version__
+from wattline.cli import build_parser
+from wattline.config import parse
 
 AUTO = {"config": {"deployments": [{"engines": "auto", "gpus": "auto"}]}}
 POD_ENGINES = {"config": {"deployments": [{"engines": "pods", "gpus": "all"}]}}

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from exporter.gpus.health import SourceHealth
-from exporter.gpus.nvml import NvmlSource
-from exporter.gpus.reader import GpuReader, Intervals
-from exporter.gpus.source import GpuSource
-from exporter.readings import GpuActivity, GpuCondition, GpuIdentity, GpuSample, Reading
+from wattline.gpus.health import SourceHealth
+from wattline.gpus.nvml import NvmlSource
+from wattline.gpus.reader import GpuReader, Intervals
+from wattline.gpus.source import GpuSource
+from wattline.readings import GpuActivity, GpuCondition, GpuIdentity, GpuSample, Reading
 
 FAST = Intervals(sample=0.02, activity=0.05, condition=0.05, discover=0.1, retry=0.02, retry_most=0.1, stuck=0.3)
 NOWHERE = Path("/nonexistent")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from exporter.worker import Crew, Worker
+from wattline.worker import Crew, Worker
 
 
 async def test_calls_that_come_back_share_one_thread() -> None:

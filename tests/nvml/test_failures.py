@@ -7,12 +7,12 @@ import ctypes
 import pynvml
 import pytest
 
-from exporter.gpus import nvml
-from exporter.gpus.nvml import NvmlSource
-from exporter.gpus.source import GpuLostError, SourceError
-from exporter.readings import ReadingError
 from tests.nvml.reading import NOWHERE, Clock
 from tests.nvml.standin import StandIn, bus_id, h200, uuid
+from wattline.gpus import nvml
+from wattline.gpus.nvml import NvmlSource
+from wattline.gpus.source import GpuLostError, SourceError
+from wattline.readings import ReadingError
 
 NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, UNKNOWN = 3, 4, 13, 999
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from exporter.gpus.nvml import NvmlSource
-from exporter.gpus.source import SourceError
-from exporter.readings import GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample
 from tests.nvml.reading import NOWHERE
 from tests.nvml.standin import StandIn, bus_id, uuid
+from wattline.gpus.nvml import NvmlSource
+from wattline.gpus.source import SourceError
+from wattline.readings import GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample
 
 
 def read(standin: StandIn, *lines: str) -> tuple[GpuIdentity, GpuSample, GpuActivity, GpuCondition]:

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from exporter.gpus import nvml
-from exporter.gpus.nvml import NvmlSource
-from exporter.gpus.source import GpuLostError, SourceError
 from tests.nvml.reading import NOWHERE
 from tests.nvml.standin import StandIn, h200, uuid
+from wattline.gpus import nvml
+from wattline.gpus.nvml import NvmlSource
+from wattline.gpus.source import GpuLostError, SourceError
 
 
 def test_without_the_library_every_attempt_says_that_it_was_not_found(in_new_process: Callable[..., str]) -> None:
     # nvidia-ml-py answers 12 (library not found) to nvmlInit and then 1 (uninitialised) to every other call.
     printed = in_new_process("""
-        from exporter.gpus.nvml import NvmlSource
-        from exporter.gpus.source import SourceError
+        from wattline.gpus.nvml import NvmlSource
+        from wattline.gpus.source import SourceError
         source = NvmlSource()
         for attempt in (source.discover, lambda: source.sample("GPU-x"), source.discover):
             try:
@@ -40,7 +40,7 @@ def test_the_library_is_loaded_by_its_own_name(
     standin = StandIn(library, tmp_path, h200(1))
     printed = in_new_process(
         """
-        from exporter.gpus.nvml import NvmlSource
+        from wattline.gpus.nvml import NvmlSource
         source = NvmlSource()
         identity, = source.discover()
         print(identity.name, source.sample(identity.uuid).power_watts)
@@ -61,8 +61,8 @@ def test_a_library_that_appears_later_is_opened(
     printed = in_new_process(
         f"""
         import os
-        from exporter.gpus.nvml import NvmlSource
-        from exporter.gpus.source import SourceError
+        from wattline.gpus.nvml import NvmlSource
+        from wattline.gpus.source import SourceError
         source = NvmlSource()
         try:
             source.discover()

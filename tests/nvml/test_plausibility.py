@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.gpus.plausibility import (
+from wattline.gpus.plausibility import (
     EnergyMark,
     check_activity,
     check_condition,
     check_sample,
     power_ceiling,
 )
-from exporter.readings import GpuActivity, GpuCondition, GpuProcess, GpuSample, ReadingError
+from wattline.readings import GpuActivity, GpuCondition, GpuProcess, GpuSample, ReadingError
 
 SAMPLE = GpuSample(t=10.0, uuid="GPU-a")
 ACTIVITY = GpuActivity(t=10.0, uuid="GPU-a", pcie_link_generation=5, pcie_link_width=16)

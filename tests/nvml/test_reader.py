@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from exporter.gpus.nvml import NvmlSource
-from exporter.gpus.reader import GpuReader, Intervals
-from exporter.readings import GpuActivity, GpuSample, Reading
 from tests.nvml.reading import FAST, NOWHERE, Collector, reading
 from tests.nvml.standin import StandIn, bus_id, h200, uuid
+from wattline.gpus.nvml import NvmlSource
+from wattline.gpus.reader import GpuReader, Intervals
+from wattline.readings import GpuActivity, GpuSample, Reading
 
 A, B, C = uuid(0), uuid(1), uuid(2)
 
@@ -536,8 +536,8 @@ def test_a_process_ends_though_a_call_never_comes_back(
     printed = in_new_process(
         """
         import asyncio
-        from exporter.gpus.nvml import NvmlSource
-        from exporter.gpus.reader import GpuReader, Intervals
+        from wattline.gpus.nvml import NvmlSource
+        from wattline.gpus.reader import GpuReader, Intervals
 
         async def main():
             reader = GpuReader(NvmlSource(), lambda _: None, intervals=Intervals(stuck=0.2))

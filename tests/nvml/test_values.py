@@ -7,12 +7,12 @@ from itertools import pairwise
 import pynvml
 import pytest
 
-from exporter.gpus import nvml
-from exporter.gpus.nvml import NvmlSource
-from exporter.gpus.nvml_names import reason_names
-from exporter.readings import GpuProcess
 from tests.nvml.reading import NOWHERE, Clock
 from tests.nvml.standin import StandIn, bus_id, h200, uuid
+from wattline.gpus import nvml
+from wattline.gpus.nvml import NvmlSource
+from wattline.gpus.nvml_names import reason_names
+from wattline.readings import GpuProcess
 
 
 @pytest.fixture

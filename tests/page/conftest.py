@@ -9,8 +9,8 @@ from typing import Any
 import pytest_asyncio
 from aiohttp import web
 
-from exporter.publish.server import Publication, make_app
-from exporter.publish.status import PhaseNow
+from wattline.publish.server import Publication, make_app
+from wattline.publish.status import PhaseNow
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from exporter.analysis.snapshot import (
+from wattline.analysis.snapshot import (
     Cause,
     DeploymentView,
     EngineView,
@@ -15,7 +15,7 @@ from exporter.analysis.snapshot import (
     State,
     Suspicion,
 )
-from exporter.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuSample
+from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuSample
 
 LIMIT = 600.0
 FLOOR = 84.0

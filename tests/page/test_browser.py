@@ -14,13 +14,13 @@ import pytest_asyncio
 from axe_playwright_python.base import AXE_SCRIPT  # type: ignore[import-untyped]
 from playwright.async_api import Browser, Locator, Page, async_playwright, expect
 
-from exporter.analysis.observer import Observer
-from exporter.analysis.snapshot import GpuView, IdleFloor, Snapshot, State
-from exporter.publish.colours import STATE_COLOURS
-from exporter.publish.server import Publication
-from exporter.publish.words import STATE_TITLES
-from exporter.simulation.scenario import timeline
 from tests.recording.simulated import plan, watch
+from wattline.analysis.observer import Observer
+from wattline.analysis.snapshot import GpuView, IdleFloor, Snapshot, State
+from wattline.publish.colours import STATE_COLOURS
+from wattline.publish.server import Publication
+from wattline.publish.words import STATE_TITLES
+from wattline.simulation.scenario import timeline
 
 from .conftest import Exporter
 from .snapshots import several, snapshot

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from exporter.analysis.snapshot import State
-from exporter.publish.colours import STATE_COLOURS, contrast, text_on
-from exporter.publish.page import colours
+from wattline.analysis.snapshot import State
+from wattline.publish.colours import STATE_COLOURS, contrast, text_on
+from wattline.publish.page import colours
 
 
 def test_every_state_has_a_colour_of_its_own() -> None:

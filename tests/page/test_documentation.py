@@ -3,10 +3,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from exporter.analysis.snapshot import State
-from exporter.publish.status import schema
-from exporter.publish.words import CAUSE_RUNBOOKS, ENGINE_DOWN, GPU_LOST, STATE_RUNBOOKS, STATE_TITLES
 from tools import api_reference
+from wattline.analysis.snapshot import State
+from wattline.publish.status import schema
+from wattline.publish.words import CAUSE_RUNBOOKS, ENGINE_DOWN, GPU_LOST, STATE_RUNBOOKS, STATE_TITLES
 
 DOCS = Path(__file__).parents[2] / "docs"
 

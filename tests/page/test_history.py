@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from exporter.analysis.snapshot import Snapshot, State
-from exporter.publish.history import History
-from exporter.publish.server import Publication
+from wattline.analysis.snapshot import Snapshot, State
+from wattline.publish.history import History
+from wattline.publish.server import Publication
 
 from .snapshots import snapshot
 

@@ -9,10 +9,10 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from exporter.analysis.snapshot import State
-from exporter.publish.page import plain
-from exporter.publish.status import build
-from exporter.publish.words import RUNBOOKS
+from wattline.analysis.snapshot import State
+from wattline.publish.page import plain
+from wattline.publish.status import build
+from wattline.publish.words import RUNBOOKS
 
 from .conftest import Exporter
 from .snapshots import snapshot
@@ -121,5 +121,5 @@ def test_a_dollar_in_a_name_is_only_a_dollar(exporter: Exporter) -> None:
 
 
 def test_the_script_puts_no_text_in_as_markup() -> None:
-    script = files("exporter.publish").joinpath("static", "page.js").read_text(encoding="utf-8")
+    script = files("wattline.publish").joinpath("static", "page.js").read_text(encoding="utf-8")
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", script)

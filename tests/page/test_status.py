@@ -13,11 +13,11 @@ import aiohttp
 import jsonschema
 import pytest
 
-from exporter import __version__
-from exporter.analysis.snapshot import Cause, GpuView, Snapshot, State, Suspicion
-from exporter.publish.history import History
-from exporter.publish.status import LONGEST_TEXT, build, encode, schema
-from exporter.publish.words import CAUSE_TITLES, RUNBOOKS, STATE_TITLES
+from wattline import __version__
+from wattline.analysis.snapshot import Cause, GpuView, Snapshot, State, Suspicion
+from wattline.publish.history import History
+from wattline.publish.status import LONGEST_TEXT, build, encode, schema
+from wattline.publish.words import CAUSE_TITLES, RUNBOOKS, STATE_TITLES
 
 from .conftest import Exporter
 from .snapshots import snapshot, uuid

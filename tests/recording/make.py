@@ -9,9 +9,9 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from exporter.recording.writer import RecordingObserver, RecordingWriter
-from exporter.simulation.scenario import SCENARIOS, STORY_NAME, timeline
 from tests.recording.simulated import plan, watch
+from wattline.recording.writer import RecordingObserver, RecordingWriter
+from wattline.simulation.scenario import SCENARIOS, STORY_NAME, timeline
 
 DATA = Path(__file__).parent / "data"
 PHASE_WINDOW = 30.0

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from exporter.analysis.plan import DeploymentPlan, EnginePlan, Plan
-from exporter.engines.normalise import normalise
-from exporter.readings import EngineReading, GpuActivity, GpuCondition, GpuSample
-from exporter.simulation.history import EngineText, simulate
-from exporter.simulation.rig import Rig
-from exporter.simulation.scenario import timeline
+from wattline.analysis.plan import DeploymentPlan, EnginePlan, Plan
+from wattline.engines.normalise import normalise
+from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuSample
+from wattline.simulation.history import EngineText, simulate
+from wattline.simulation.rig import Rig
+from wattline.simulation.scenario import timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from exporter.analysis.observer import Observer
-    from exporter.analysis.snapshot import Snapshot
-    from exporter.readings import GpuIdentity, Reading
+    from wattline.analysis.observer import Observer
+    from wattline.analysis.snapshot import Snapshot
+    from wattline.readings import GpuIdentity, Reading
 
 ENGINE = "127.0.0.1:30000"
 URL = f"http://{ENGINE}/metrics"

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from exporter.readings import GpuSample
-from exporter.recording import layout, reader
-from exporter.recording.layout import RecordingError
-from exporter.recording.reader import read_recording
-from exporter.recording.replay import replay
-from exporter.recording.writer import RecordingWriter
 from tests.recording.make import path_of
 from tests.recording.simulated import plan
+from wattline.readings import GpuSample
+from wattline.recording import layout, reader
+from wattline.recording.layout import RecordingError
+from wattline.recording.reader import read_recording
+from wattline.recording.replay import replay
+from wattline.recording.writer import RecordingWriter
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from exporter.analysis.snapshot import Cause, State
-from exporter.recording.reader import read_recording
-from exporter.recording.replay import replay
-from exporter.simulation.scenario import SCENARIOS, STORY_NAME
 from tests.recording.make import DATA, path_of
+from wattline.analysis.snapshot import Cause, State
+from wattline.recording.reader import read_recording
+from wattline.recording.replay import replay
+from wattline.simulation.scenario import SCENARIOS, STORY_NAME
 
 if TYPE_CHECKING:
-    from exporter.analysis.snapshot import DeploymentView
+    from wattline.analysis.snapshot import DeploymentView
 
 U, I, W, S, L, B, X = (  # noqa: E741 - the initials make the table below readable
     State.UNKNOWN,

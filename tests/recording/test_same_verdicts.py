@@ -9,23 +9,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.analysis.observer import Observer
-from exporter.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride, Plan
-from exporter.analysis.snapshot import SourceView, State
-from exporter.analysis.thresholds import Thresholds
-from exporter.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample, ReadingError
-from exporter.recording.layout import Judged, Lost, Restored
-from exporter.recording.reader import read_recording
-from exporter.recording.replay import replay
-from exporter.recording.writer import RecordingObserver, RecordingWriter
 from tests.recording.make import path_of
 from tests.recording.simulated import plan, watch
+from wattline.analysis.observer import Observer
+from wattline.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride, Plan
+from wattline.analysis.snapshot import SourceView, State
+from wattline.analysis.thresholds import Thresholds
+from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample, ReadingError
+from wattline.recording.layout import Judged, Lost, Restored
+from wattline.recording.reader import read_recording
+from wattline.recording.replay import replay
+from wattline.recording.writer import RecordingObserver, RecordingWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from exporter.analysis.snapshot import Snapshot
-    from exporter.recording.layout import Event
+    from wattline.analysis.snapshot import Snapshot
+    from wattline.recording.layout import Event
 
 UUIDS = ("GPU-aaaaaaaa-0000-0000-0000-000000000001", "GPU-aaaaaaaa-0000-0000-0000-000000000002")
 PLAN = Plan(

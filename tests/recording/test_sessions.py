@@ -14,28 +14,28 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec.structs
 import pytest
 
-from exporter.analysis.snapshot import State
-from exporter.analysis.thresholds import Thresholds
-from exporter.config import ConfigError, Deployment, Engine, parse
-from exporter.gpus.source import SourceError
-from exporter.readings import EngineReading, GpuIdentity
-from exporter.recording.command import run
-from exporter.recording.layout import RecordingError, Restored
-from exporter.recording.reader import read_recording
-from exporter.recording.replay import replay
-from exporter.recording.session import LONGEST_PAUSE, ReplaySession
-from exporter.recording.writer import RecordingWriter
-from exporter.session import Session
-from exporter.simulation.demo import Demo
 from tests.engines.servers import Server, answer
 from tests.recording.make import path_of
 from tests.recording.simulated import plan
+from wattline.analysis.snapshot import State
+from wattline.analysis.thresholds import Thresholds
+from wattline.config import ConfigError, Deployment, Engine, parse
+from wattline.gpus.source import SourceError
+from wattline.readings import EngineReading, GpuIdentity
+from wattline.recording.command import run
+from wattline.recording.layout import RecordingError, Restored
+from wattline.recording.reader import read_recording
+from wattline.recording.replay import replay
+from wattline.recording.session import LONGEST_PAUSE, ReplaySession
+from wattline.recording.writer import RecordingWriter
+from wattline.session import Session
+from wattline.simulation.demo import Demo
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from exporter.analysis.snapshot import Snapshot
+    from wattline.analysis.snapshot import Snapshot
 
 SPEED = 30.0
 

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from exporter import __version__
-from exporter.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride, Plan
-from exporter.analysis.snapshot import SourceView
-from exporter.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample
-from exporter.recording.layout import Judged, RecordingError, Restored, bare_url
-from exporter.recording.reader import read_recording
-from exporter.recording.replay import replay
-from exporter.recording.writer import RecordingObserver, RecordingWriter
 from tests.recording.simulated import plan, watch
+from wattline import __version__
+from wattline.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride, Plan
+from wattline.analysis.snapshot import SourceView
+from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample
+from wattline.recording.layout import Judged, RecordingError, Restored, bare_url
+from wattline.recording.reader import read_recording
+from wattline.recording.replay import replay
+from wattline.recording.writer import RecordingObserver, RecordingWriter
 
 if TYPE_CHECKING:
-    from exporter.readings import Reading
+    from wattline.readings import Reading
 
 A, B = "GPU-ab12cd34-0000-0000-0000-00000000000a", "GPU-ab12cd34-0000-0000-0000-00000000000b"
 NAMED = Plan(

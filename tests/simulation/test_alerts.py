@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from exporter.analysis.observer import Observer
-from exporter.analysis.plan import Plan
-from exporter.analysis.snapshot import State
-from exporter.simulation.scenario import STORY_NAME, timeline
 from tests.alerts.compare import scraped
 from tests.alerts.servers import ALERTS, RULES, SUITES, program
 from tests.recording.simulated import plan, watch
+from wattline.analysis.observer import Observer
+from wattline.analysis.plan import Plan
+from wattline.analysis.snapshot import State
+from wattline.simulation.scenario import STORY_NAME, timeline
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,6 +1,6 @@
 import pytest
 
-from exporter.simulation.clock import SimClock
+from wattline.simulation.clock import SimClock
 
 
 def test_simulated_time_runs_as_many_times_faster_as_asked() -> None:

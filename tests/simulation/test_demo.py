@@ -7,8 +7,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from exporter.simulation.demo import Demo, log
-from exporter.simulation.scenario import EXTRAS, STORY
+from wattline.simulation.demo import Demo, log
+from wattline.simulation.scenario import EXTRAS, STORY
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "demo.md"
 

@@ -7,9 +7,9 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporter.simulation.clock import SimClock
-from exporter.simulation.fake_sglang import FakeSglangServer, SimulatedSglang
-from exporter.simulation.scenario import EXTRAS, STORY, Timeline, timeline
+from wattline.simulation.clock import SimClock
+from wattline.simulation.fake_sglang import FakeSglangServer, SimulatedSglang
+from wattline.simulation.scenario import EXTRAS, STORY, Timeline, timeline
 
 # Names, types, help texts, label names and bucket edges of a real SGLang 0.5.17 that had served for a few minutes;
 # cached_tokens, which appears with the first hit of the prefix cache, from a 0.5.20.

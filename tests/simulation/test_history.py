@@ -2,8 +2,8 @@ from collections import Counter
 
 import pytest
 
-from exporter.readings import GpuActivity, GpuCondition, GpuSample
-from exporter.simulation.history import EngineText, simulate
+from wattline.readings import GpuActivity, GpuCondition, GpuSample
+from wattline.simulation.history import EngineText, simulate
 
 
 def test_everything_comes_at_its_pace_and_in_the_order_of_time() -> None:

@@ -2,7 +2,7 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from exporter.simulation.noise import CELL_SECONDS, Noise, seeded
+from wattline.simulation.noise import CELL_SECONDS, Noise, seeded
 
 CELLS = range(4099)
 

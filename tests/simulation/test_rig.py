@@ -4,13 +4,13 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from exporter.analysis.snapshot import State
-from exporter.gpus.source import GpuLostError, GpuSource
-from exporter.readings import GpuSample
-from exporter.simulation.clock import SimClock
-from exporter.simulation.noise import CELL_SECONDS
-from exporter.simulation.rig import Rig, SimulatedSource
-from exporter.simulation.scenario import EXTRAS, STORY, Load, Phase, Timeline, timeline
+from wattline.analysis.snapshot import State
+from wattline.gpus.source import GpuLostError, GpuSource
+from wattline.readings import GpuSample
+from wattline.simulation.clock import SimClock
+from wattline.simulation.noise import CELL_SECONDS
+from wattline.simulation.rig import Rig, SimulatedSource
+from wattline.simulation.scenario import EXTRAS, STORY, Load, Phase, Timeline, timeline
 
 LOST = next(each for each in EXTRAS if each.name == "gpu_lost")
 CYCLE = sum(each.seconds for each in STORY)

@@ -3,8 +3,8 @@ from itertools import groupby
 
 import pytest
 
-from exporter.analysis.snapshot import State
-from exporter.simulation.scenario import (
+from wattline.analysis.snapshot import State
+from wattline.simulation.scenario import (
     EXTRAS,
     GPU_COUNT,
     LIMIT_WATTS,

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from exporter.analysis.observer import Observer
-from exporter.analysis.plan import DeploymentPlan, EnginePlan, Plan
-from exporter.analysis.snapshot import Cause, State
-from exporter.engines.normalise import normalise
-from exporter.readings import EngineReading, GpuSample
-from exporter.simulation.history import EngineText, simulate
-from exporter.simulation.rig import Rig
-from exporter.simulation.scenario import SCENARIOS, STORY, timeline
+from wattline.analysis.observer import Observer
+from wattline.analysis.plan import DeploymentPlan, EnginePlan, Plan
+from wattline.analysis.snapshot import Cause, State
+from wattline.engines.normalise import normalise
+from wattline.readings import EngineReading, GpuSample
+from wattline.simulation.history import EngineText, simulate
+from wattline.simulation.rig import Rig
+from wattline.simulation.scenario import SCENARIOS, STORY, timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from exporter.analysis.snapshot import DeploymentView
+    from wattline.analysis.snapshot import DeploymentView
 
 
 def verdicts(scenario: str, seconds: float, seed: int = 1) -> Iterator[tuple[float, DeploymentView]]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from exporter.state import MAX_BYTES, StateFile
+from wattline.state import MAX_BYTES, StateFile
 
 FLOORS = {"GPU-5f1c0e6a-90b3-4a2d-8c71-3d2e4b5a6f70": 87.0, "00000000:05:00.0": 122.5}
 OURS = {"format": "wattline-state", "version": 1, "idle_power_watts": {"GPU-a": 87.0}}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.state import StateFile
+from wattline.state import StateFile
 
 ROOT = Path(__file__).parents[2]
 OLD, NEW = {"GPU-old": 87.0}, {f"GPU-{number}": 122.0 for number in range(500)}
@@ -18,7 +18,7 @@ OLD, NEW = {"GPU-old": 87.0}, {f"GPU-{number}": 122.0 for number in range(500)}
 SAVE = """
 import os, signal, sys
 from pathlib import Path
-from exporter import state
+from wattline import state
 NEW = {f"GPU-{number}": 122.0 for number in range(500)}
 file = state.StateFile(Path(sys.argv[1]))
 """

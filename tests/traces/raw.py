@@ -9,7 +9,7 @@ import gzip
 import json
 from typing import TYPE_CHECKING, Any
 
-from exporter.readings import GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample
+from wattline.readings import GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from exporter.analysis.observer import Observer
-from exporter.analysis.plan import DeploymentPlan, EnginePlan, Plan
-from exporter.engines.normalise import normalise
-from exporter.readings import EngineReading
 from tests.traces.raw import IDENTITY, activity, condition, every, read_lines, sample
+from wattline.analysis.observer import Observer
+from wattline.analysis.plan import DeploymentPlan, EnginePlan, Plan
+from wattline.engines.normalise import normalise
+from wattline.readings import EngineReading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from exporter.analysis.snapshot import Snapshot
-    from exporter.readings import Reading
+    from wattline.analysis.snapshot import Snapshot
+    from wattline.readings import Reading
 
 HERE = Path(__file__).parent
 NVML = HERE / "h200-sglang-nvml.jsonl.gz"

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from exporter.analysis.observer import Observer
-from exporter.analysis.plan import DeploymentPlan, EnginePlan, Plan
-from exporter.analysis.snapshot import Cause, State
-from exporter.readings import EngineReading
 from tests.traces.raw import IDENTITY, activity, condition, every, read_lines, sample
+from wattline.analysis.observer import Observer
+from wattline.analysis.plan import DeploymentPlan, EnginePlan, Plan
+from wattline.analysis.snapshot import Cause, State
+from wattline.readings import EngineReading
 
 if TYPE_CHECKING:
-    from exporter.analysis.snapshot import DeploymentView
+    from wattline.analysis.snapshot import DeploymentView
 
 ROWS = read_lines(Path(__file__).parent / "h200-loads.jsonl.gz")
 

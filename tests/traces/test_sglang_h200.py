@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from exporter.analysis.snapshot import Cause, DeploymentView, State
 from tests.traces.sglang import verdicts
+from wattline.analysis.snapshot import Cause, DeploymentView, State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

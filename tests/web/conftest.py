@@ -15,8 +15,8 @@ import pytest
 import trustme
 from aiohttp import web
 
-from exporter.publish import limits
-from exporter.publish.security import WebSecurity
+from wattline.publish import limits
+from wattline.publish.security import WebSecurity
 
 
 def basic(user: str, password: str | bytes) -> dict[str, str]:

@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from exporter.publish import limits
+from wattline.publish import limits
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import aiohttp
 import pytest
 import trustme
 
-from exporter.publish.security import WebSecurity
-from exporter.yamlfile import ConfigError
 from tests.web.conftest import Files, Serve, client_context
+from wattline.publish.security import WebSecurity
+from wattline.yamlfile import ConfigError
 
 
 def der(leaf: trustme.LeafCert) -> bytes:
@@ -71,7 +71,7 @@ async def test_a_half_written_pair_leaves_the_old_one_in_force_and_is_logged_onc
     first = files.certificate(authority)
     server = await serve(files.tls())
     second = authority.issue_cert("127.0.0.1")
-    with caplog.at_level(logging.INFO, "exporter.publish.security"):
+    with caplog.at_level(logging.INFO, "wattline.publish.security"):
         files.write("server.key", second.private_key_pem.bytes())
         for _ in range(3):
             assert await server.certificate(client_context(authority)) == der(first)

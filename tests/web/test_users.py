@@ -8,8 +8,8 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from exporter.publish import security
 from tests.web.conftest import Files, Serve, basic
+from wattline.publish import security
 
 
 def hashed(password: str) -> str:
@@ -174,5 +174,5 @@ http_server_config: {{http2: false, headers: {{X-Frame-Options: deny}}}}
 
 
 def test_bcrypt_is_not_loaded_before_a_password_is_checked() -> None:
-    code = "import sys, exporter.publish.security; sys.exit('bcrypt' in sys.modules)"
+    code = "import sys, wattline.publish.security; sys.exit('bcrypt' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.publish.webconfig import (
+from wattline.publish.webconfig import (
     CIPHERS,
     HttpServerConfig,
     TlsServerConfig,
@@ -16,7 +16,7 @@ from exporter.publish.webconfig import (
     WebConfigFile,
     load_web_config,
 )
-from exporter.yamlfile import ConfigError
+from wattline.yamlfile import ConfigError
 
 BAD = Path(__file__).parent / "bad"
 FILES = sorted(BAD.glob("*.yml"))

@@ -1,0 +1,255 @@
+"""Why power may be low: suspicions with their evidence, from what NVML and the engine can tell. Pure.
+
+NVML sees neither NCCL nor host threads, and a spinning kernel looks busy: nothing here is certain, nothing here
+pages. What a cause needs but cannot be had (no GPM before Hopper, no topology in a guest) is listed as unseen.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from wattline.analysis.snapshot import Cause, Suspicion
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wattline.analysis.thresholds import Thresholds
+
+THROTTLE_REASONS = frozenset({"hw_thermal_slowdown", "sw_thermal_slowdown", "hw_power_brake_slowdown", "hw_slowdown"})
+POWER_CAP = "sw_power_cap"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSigns:
+    """Means of one GPU over the window; ``None`` is unknown."""
+
+    index: int
+    utilization: float | None = None
+    tdp_fraction: float | None = None
+    active_fraction: float | None = None
+    sm_active: float | None = None
+    tensor_active: float | None = None
+    dram_active: float | None = None
+    pcie_transmit: float | None = None
+    pcie_receive: float | None = None
+    pcie_now: float | None = None
+    """The lesser direction of the last reading: a mean remembers what is over."""
+    pcie_link: float | None = None
+    """Bytes per second that the current link carries one way."""
+    link_below_max: str = ""
+    """Empty, or how the link was below its own maximum in every reading of the window."""
+    throttled_share: float | None = None
+    limit: float | None = None
+    limit_default: float | None = None
+    p2p_peers: int | None = None
+    p2p_possible: int | None = None
+    nvlink: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signs:
+    """One deployment over the window. ``work`` is the least that was certainly held throughout, 0 when idle."""
+
+    gpus: tuple[GpuSigns, ...] = ()
+    work: float = 0.0
+    saturated: bool = False
+    running: float | None = None
+    queued: float | None = None
+    queued_throughout: bool = False
+    kv_cache_usage: float | None = None
+    graph_passes: float | None = None
+    eager_passes: float | None = None
+    scheduler_idle: float | None = None
+    unseen: tuple[str, ...] = field(default=())
+
+
+def percent(ratio: float | None, digits: int = 0) -> str:
+    """A ratio in words."""
+    return "unknown" if ratio is None else f"{100 * ratio:.{digits}f} %"
+
+
+def _mean(signs: Signs, name: str) -> float | None:
+    values = [v for g in signs.gpus if (v := getattr(g, name)) is not None]
+    return math.fsum(values) / len(values) if len(values) == len(signs.gpus) and values else None
+
+
+def _worst(signs: Signs, name: str) -> GpuSigns | None:
+    known = [g for g in signs.gpus if getattr(g, name) is not None]
+    return max(known, key=lambda g: getattr(g, name)) if known else None
+
+
+def _pcie_share(gpu: GpuSigns) -> float:
+    greater = max(gpu.pcie_transmit or 0.0, gpu.pcie_receive or 0.0)
+    return greater / gpu.pcie_link if gpu.pcie_link else 0.0
+
+
+def _batch_limited(s: Signs, t: Thresholds) -> str:
+    if not s.queued_throughout or s.saturated or not s.running or s.queued is None or s.kv_cache_usage is None:
+        return ""
+    if s.queued < t.batch_queue_per_running * s.running or s.kv_cache_usage > t.batch_kv_usage:
+        return ""
+    return (
+        f"{s.queued:.0f} requests wait while {s.running:.0f} run and the KV cache is {percent(s.kv_cache_usage)} full: "
+        "a limit on the running batch (for instance max-running-requests) may hold it small"
+    )
+
+
+def _throttled(s: Signs, t: Thresholds) -> str:
+    gpu = _worst(s, "throttled_share")
+    if gpu is None or gpu.throttled_share is None or gpu.throttled_share < t.throttled_share:
+        return ""
+    return f"GPU {gpu.index} was held back by heat or a power brake in {percent(gpu.throttled_share)} of the readings"
+
+
+def _link_degraded(s: Signs, t: Thresholds) -> str:
+    slow = [g for g in s.gpus if g.link_below_max and (g.utilization or 0.0) >= t.link_loaded_utilization]
+    listed: dict[str, list[str]] = {}
+    for gpu in slow:
+        listed.setdefault(gpu.link_below_max, []).append(str(gpu.index))
+    return "; ".join(f"GPU {', '.join(indices)}: {how} under load" for how, indices in listed.items())
+
+
+def _pcie_bandwidth(s: Signs, t: Thresholds) -> str:
+    busiest = max(s.gpus, key=_pcie_share, default=None)
+    if busiest is None or _pcie_share(busiest) < t.pcie_share:
+        return ""
+    greater = max(busiest.pcie_transmit or 0.0, busiest.pcie_receive or 0.0)
+    return f"GPU {busiest.index} moves {greater / 1e9:.1f} GB/s one way, {percent(_pcie_share(busiest))} of its link"
+
+
+def _spinning(s: Signs, t: Thresholds) -> str:
+    spinners = [
+        g
+        for g in s.gpus
+        if (g.utilization or 0.0) >= t.spin_utilization
+        and _pcie_share(g) < t.pcie_share
+        and (g.active_fraction is None or g.active_fraction < t.stalled_active_fraction)
+        and (
+            (g.active_fraction is not None and g.active_fraction < t.spin_active_fraction)
+            or (g.sm_active is not None and g.sm_active < t.spin_sm_active)
+        )
+    ]
+    if not spinners:
+        return ""
+    gpu = spinners[0]
+    which = "" if len(spinners) == len(s.gpus) else f"GPU {', '.join(str(g.index) for g in spinners)}: "
+    activity = "SM activity not known" if gpu.sm_active is None else f"SM activity {percent(gpu.sm_active, 1)}"
+    active = percent(gpu.active_fraction)
+    return f"{which}utilisation {percent(gpu.utilization)}, yet active power {active} and {activity}: not computing"
+
+
+def _collectives(s: Signs, t: Thresholds) -> str:
+    if len(s.gpus) < 2:  # noqa: PLR2004 - a collective needs two
+        return ""
+    fraction = _mean(s, "tdp_fraction")
+    if fraction is None or fraction >= t.collectives_tdp_fraction:
+        return ""
+    for g in s.gpus:
+        tx, rx = g.pcie_transmit, g.pcie_receive
+        if g.p2p_peers is None or g.p2p_peers > 0 or g.nvlink or tx is None or rx is None:
+            return ""
+        if g.pcie_now is not None and g.pcie_now < t.pcie_noise_bytes_per_second:
+            return ""
+        if min(tx, rx) < t.pcie_noise_bytes_per_second or min(tx, rx) < t.collectives_balance * max(tx, rx):
+            return ""
+    tx, rx = _mean(s, "pcie_transmit") or 0.0, _mean(s, "pcie_receive") or 0.0
+    return (
+        f"{len(s.gpus)} GPUs without peer-to-peer or NVLink send {tx / 1e9:.1f} GB/s and receive {rx / 1e9:.1f} GB/s "
+        "each over PCIe: all-reduce goes through the host"
+    )
+
+
+def _partial_idle(s: Signs, t: Thresholds) -> str:
+    known = [g for g in s.gpus if g.active_fraction is not None]
+    idle = [g for g in known if (g.active_fraction or 0.0) < t.idle_active_fraction]
+    if not idle or not any((g.active_fraction or 0.0) > t.partial_active_fraction for g in known):
+        return ""
+    return f"GPU {', '.join(str(g.index) for g in idle)} idle while others of the deployment work"
+
+
+def _not_fed(s: Signs, t: Thresholds) -> str:
+    gpu = _worst(s, "utilization")
+    if gpu is None or gpu.utilization is None or gpu.utilization >= t.not_fed_utilization:
+        return ""
+    return f"at least {s.work:.0f} requests are held, and no GPU shows more than {percent(gpu.utilization)} utilisation"
+
+
+def _host_bound(s: Signs, t: Thresholds) -> str:
+    if _partial_idle(s, t):
+        return ""  # A mean over working and idle GPUs says nothing about either.
+    if s.work < t.busy_requests:
+        return ""  # One stream leaves gaps, and that is no finding.
+    utilization = _mean(s, "utilization")
+    if utilization is None or not t.not_fed_utilization <= utilization < t.host_bound_utilization:
+        return ""
+    sm, dram = _mean(s, "sm_active"), _mean(s, "dram_active")
+    if any(v is not None and v >= t.host_bound_activity for v in (sm, dram)):
+        return ""
+    words = [f"work is held, yet utilisation is {percent(utilization)}"]
+    words += [f"{name} activity {percent(v)}" for name, v in (("SM", sm), ("DRAM", dram)) if v is not None]
+    passes = (s.graph_passes or 0.0) + (s.eager_passes or 0.0)
+    if s.eager_passes and s.eager_passes > 0.5 * passes:
+        words.append(f"{percent(s.eager_passes / passes)} of the decode passes ran without a CUDA graph")
+    if s.scheduler_idle is not None:
+        words.append(f"the scheduler was idle for {percent(s.scheduler_idle)} of the time")
+    return ", ".join(words)
+
+
+def _power_capped(s: Signs, t: Thresholds) -> str:
+    for g in s.gpus:
+        if g.limit and g.limit_default and g.limit < t.power_capped_share * g.limit_default:
+            return f"GPU {g.index} may draw {g.limit:.0f} W, its default is {g.limit_default:.0f} W"
+    return ""
+
+
+def _memory_bound(s: Signs, t: Thresholds) -> str:
+    dram = _mean(s, "dram_active")
+    if dram is None or dram < t.memory_bound_dram:
+        return ""
+    return f"DRAM active {percent(dram)} of the time: normal for decode"
+
+
+RULES: tuple[tuple[Cause, Callable[[Signs, Thresholds], str]], ...] = (
+    (Cause.BATCH_LIMITED, _batch_limited),
+    (Cause.THROTTLED, _throttled),
+    (Cause.LINK_DEGRADED, _link_degraded),
+    (Cause.PCIE_BANDWIDTH, _pcie_bandwidth),
+    (Cause.SPINNING, _spinning),
+    (Cause.COLLECTIVES_OVER_PCIE, _collectives),
+    (Cause.PARTIAL_IDLE, _partial_idle),
+    (Cause.NOT_FED, _not_fed),
+    (Cause.HOST_BOUND, _host_bound),
+    (Cause.POWER_CAPPED, _power_capped),
+    (Cause.MEMORY_BOUND, _memory_bound),
+)
+"""The most telling first. Each answers with its evidence, or with nothing."""
+
+WITHOUT_WORK = frozenset({Cause.SPINNING, Cause.THROTTLED})
+"""Causes that mean something although nothing is held: somebody else's kernels spin, the board is hot."""
+
+
+def suspect(signs: Signs, thresholds: Thresholds) -> tuple[Suspicion, ...]:
+    """Every cause that something speaks for, the most telling first."""
+    if not signs.gpus:
+        return ()
+    return tuple(
+        Suspicion(cause, evidence)
+        for cause, rule in RULES
+        if (signs.work > 0 or cause in WITHOUT_WORK) and (evidence := rule(signs, thresholds))
+    )
+
+
+def unseen(signs: Signs) -> tuple[str, ...]:
+    """What could not be looked at, in words."""
+    if not signs.gpus:
+        return ()
+    absent = {
+        "SM, tensor and DRAM activity (GPM: Hopper and newer)": all(g.sm_active is None for g in signs.gpus),
+        "peer-to-peer topology (not visible here)": len(signs.gpus) > 1
+        and all(g.p2p_peers is None for g in signs.gpus),
+        "PCIe traffic": all(g.pcie_transmit is None and g.pcie_receive is None for g in signs.gpus),
+        "utilisation (not available, for instance under MIG)": all(g.utilization is None for g in signs.gpus),
+    }
+    return (*signs.unseen, *(words for words, missing in absent.items() if missing))

@@ -1,0 +1,172 @@
+"""What is known and believed at one moment: the result of judging, and all that publishing sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuSample
+
+
+class State(StrEnum):
+    """What a deployment does right now. The order of definition is the order on every picture."""
+
+    UNKNOWN = "unknown"
+    IDLE = "idle"
+    WORKING = "working"
+    SATURATED = "saturated"
+    LOW_POWER = "low_power"
+    IDLE_WHILE_BUSY = "idle_while_busy"
+    STALLED = "stalled"
+
+
+class Cause(StrEnum):
+    """Why power is low, as a suspicion; never an alert condition on its own."""
+
+    NOT_FED = "not_fed"
+    SPINNING = "spinning"
+    COLLECTIVES_OVER_PCIE = "collectives_over_pcie"
+    PCIE_BANDWIDTH = "pcie_bandwidth"
+    HOST_BOUND = "host_bound"
+    BATCH_LIMITED = "batch_limited"
+    PARTIAL_IDLE = "partial_idle"
+    MEMORY_BOUND = "memory_bound"
+    POWER_CAPPED = "power_capped"
+    THROTTLED = "throttled"
+    LINK_DEGRADED = "link_degraded"
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """A suspected cause and, in words with numbers, what speaks for it."""
+
+    cause: Cause
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class IdleFloor:
+    """The idle power in use for one GPU. ``source`` is learned, configured or assumed."""
+
+    watts: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    """One GPU now. A reading that is too old or was not obtained is ``None``, and so is what derives from it."""
+
+    identity: GpuIdentity
+    deployment: str
+    up: bool
+    sample: GpuSample | None = None
+    activity: GpuActivity | None = None
+    condition: GpuCondition | None = None
+    power_watts_mean: float | None = None
+    """Mean over the window, by the energy counter where there is one."""
+    limit_watts: float | None = None
+    """The denominator of every fraction: enforced, else requested, else default, else configured."""
+    tdp_fraction: float | None = None
+    active_power_fraction: float | None = None
+    idle_floor: IdleFloor | None = None
+    energy_joules: float | None = None
+    """A counter that never goes back, whatever the driver's counter does."""
+    energy_source: str = "none"
+    """counter, integrated or none."""
+    energy_disagreement_ratio: float | None = None
+    """How far the energy counter and integrated power differ over the window, as a share of the greater."""
+    utilization_stuck: bool | None = None
+    """Utilisation shows 100 % although power is idle and no process holds the GPU."""
+    event_seconds: dict[str, float] = field(default_factory=dict)
+    """Counter of seconds held back, by reason."""
+    power_fraction_buckets: tuple[int, ...] = ()
+    """Cumulative counts for :data:`POWER_FRACTION_EDGES`, +Inf last; empty when there are no buffered samples."""
+    power_fraction_sum: float = 0.0
+    pcie_link_bytes_per_second: float | None = None
+    """What the current link could carry one way."""
+
+
+POWER_FRACTION_EDGES: tuple[float, ...] = tuple(round(0.05 * i, 2) for i in range(1, 23))
+"""Bucket edges of the power fraction histogram: 0.05 ... 1.1 of the enforced limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """One engine now. ``reading`` is the last attempt; counters survive restarts of the engine."""
+
+    name: str
+    url: str
+    deployment: str
+    reading: EngineReading | None
+    prompt_tokens_total: float | None = None
+    generation_tokens_total: float | None = None
+    scheduler_idle_ratio: float | None = None
+    work: float | None = None
+    """Requests it holds now by the best signal; ``None`` when that cannot be told."""
+    counted_here: bool = True
+    """False: it is read for its load only, and another exporter counts its requests and tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentView:
+    """One deployment now: the verdict and what it stands on."""
+
+    name: str
+    state: State
+    reason: str
+    """Why this state, in one sentence with numbers."""
+    since: float
+    """When this state began, on the readings' clock."""
+    gpus: tuple[str, ...]
+    """UUIDs of its GPUs."""
+    engines: tuple[str, ...]
+    unresolved_gpus: tuple[str, ...] = ()
+    """Configured GPUs that are not visible: nothing is derived from a partial set."""
+    suspicions: tuple[Suspicion, ...] = ()
+    unseen: tuple[str, ...] = ()
+    """What could not be looked at for a cause, and why."""
+    tdp_fraction: float | None = None
+    active_power_fraction: float | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    work: float | None = None
+    """Requests held now by the best signal."""
+    work_counted: float | None = None
+    """Those of engines that no other exporter counts: what may be added up over hosts."""
+    tokens_per_second: dict[str, float] = field(default_factory=dict)
+    """By kind: prompt, generation."""
+    tokens_per_watt: dict[str, float] = field(default_factory=dict)
+    """By kind: generation, total. Tokens per second per watt, that is tokens per joule."""
+    joules_per_token: dict[str, float] = field(default_factory=dict)
+    state_seconds: dict[State, float] = field(default_factory=dict)
+    state_energy_joules: dict[State, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceView:
+    """The exporter's own honesty about one thing that it reads."""
+
+    name: str
+    up: bool
+    age_seconds: float | None = None
+    detail: str = ""
+    """Why it is not up, for people."""
+    errors: dict[str, int] = field(default_factory=dict)
+    """Counter of failed calls, by kind."""
+    rejected: dict[str, int] = field(default_factory=dict)
+    """Counter of readings that the hardware cannot have meant, by the name of the reading."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything at one moment."""
+
+    t: float
+    gpus: tuple[GpuView, ...] = ()
+    engines: tuple[EngineView, ...] = ()
+    deployments: tuple[DeploymentView, ...] = ()
+    sources: tuple[SourceView, ...] = ()
+    watches_gpus: bool = True
+    """False: this host is to have none."""

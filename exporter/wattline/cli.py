@@ -1,0 +1,391 @@
+"""The command line: what to run, with which flags. Everything else is imported when it is needed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from wattline import __version__
+from wattline.durations import parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import TextIO
+
+EXIT_OK, EXIT_FINDING, EXIT_UNKNOWN, EXIT_USAGE, EXIT_PIPE = 0, 1, 2, 2, 141
+
+DEFAULT_ADDRESS = ":10087"
+MAX_SPEED = 60.0
+ENV_PREFIX = "WATTLINE_"
+
+EPILOG = """examples:
+  wattline check                                     do the GPUs of this host earn their watts? 30 s, and no set-up
+  wattline serve --config.file wattline.yml          metrics for Prometheus and a page, at http://127.0.0.1:10087/
+  wattline demo                                      see it without a GPU
+  wattline record bug.jsonl.gz --for 5m --anonymous  attach this to a bug report
+
+exit codes: 0 done, 1 finding (check), 2 could not tell (check), or wrong usage, configuration or recording, or output
+that cannot be written, 130 interrupted, 141 nobody reads the output any more
+
+Runbooks: https://github.com/wattline/wattline/tree/main/docs/runbooks
+"""
+
+EXAMPLES = {
+    "serve": """examples:
+  wattline serve                                     every GPU, and the SGLang at http://127.0.0.1:30000/metrics
+  wattline serve --config.file wattline.yml          several deployments, other thresholds
+  wattline serve --config.file wattline.yml --config.check
+                                                     only say whether the configuration is right
+  wattline serve --web.listen-address 127.0.0.1:9900 --web.config.file web.yml
+                                                     another port, with TLS and users
+""",
+    "demo": """examples:
+  wattline demo                                      live through the whole story; open http://127.0.0.1:10087/
+  wattline demo --speed 10                           ten times faster
+  wattline demo --scenario wedged                    hold one phase
+""",
+    "check": """examples:
+  wattline check                                     watch for 30 s and say whether the GPUs earn their watts
+  wattline check --for 2m --engine http://10.0.0.7:30000/metrics
+  wattline check --gpus 0,1 --json                   for programs
+  wattline check --watch                             keep the table live
+  wattline check --replay recording.jsonl.gz         the same verdict from a recording
+
+exit codes: 0 nothing found, 1 finding, 2 could not tell
+""",
+    "record": """examples:
+  wattline record bug.jsonl.gz --for 5m --anonymous  attach this to a bug report
+""",
+    "explain": """examples:
+  wattline explain bug.jsonl.gz                      what it did when, and why
+  wattline explain bug.jsonl.gz --plot bug.png       the same as a picture
+""",
+}
+
+
+def _env(flag: str) -> str:
+    return ENV_PREFIX + flag.lstrip("-").upper().replace(".", "_").replace("-", "_")
+
+
+_NOT_GIVEN = object()
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose flags can be set by the environment: ``--web.config.file`` by WATTLINE_WEB_CONFIG_FILE.
+
+    A flag wins over the environment, and only the command that is run looks at it.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - argparse's own
+        super().__init__(*args, **kwargs)
+        self._variables: dict[str, tuple[argparse.Action, Any]] = {}
+        """By variable: the flag that it sets, and what holds without both."""
+
+    def flag(self, name: str, text: str, *, type: Callable[[str], Any] = str, default: Any = None, **more: Any) -> None:  # noqa: A002, ANN401 - argparse's words
+        """Add a flag with a value."""
+        variable = _env(name)
+        action = self.add_argument(name, help=f"{text} [{variable}]", type=type, default=_NOT_GIVEN, **more)
+        self._variables[variable] = action, default
+
+    def switch(self, name: str, text: str) -> None:
+        """Add a flag without a value."""
+        variable = _env(name)
+        action = self.add_argument(name, help=f"{text} [{variable}]", action="store_true", default=_NOT_GIVEN)
+        self._variables[variable] = action, False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # noqa: ANN401 - overloads
+        """As argparse does, and then what no flag has set, by the environment."""
+        options, rest = super().parse_known_args(args, namespace)
+        for variable, (action, default) in self._variables.items():
+            if getattr(options, action.dest) is _NOT_GIVEN:
+                given = os.environ.get(variable)
+                setattr(options, action.dest, default if given is None else self._read(variable, action, given))
+        return options, rest
+
+    def _read(self, variable: str, action: argparse.Action, given: str) -> Any:  # noqa: ANN401 - of any type
+        """The value that a variable gives a flag."""
+        if action.nargs == 0:
+            return given.lower() in ("1", "true", "yes")
+        try:
+            value = self._get_value(action, given)
+        except argparse.ArgumentError as error:
+            self.error(f"environment variable {variable}: {error.message}")
+        if action.choices is not None and value not in action.choices:
+            self.error(f"environment variable {variable}: found {given!r}, expected one of {', '.join(action.choices)}")
+        return value
+
+
+def duration(text: str) -> float:
+    """A duration on the command line, in seconds."""
+    try:
+        return parse_duration(float(text) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text, re.ASCII) else text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def address(text: str) -> tuple[str | None, int]:
+    """``host:port``, ``[v6]:port`` or ``:port`` for every address of the machine."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:  # noqa: PLR2004 - the range of ports
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected host:port or :port")
+    return host.strip("[]") or None, int(port)
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:  # noqa: PLR2004
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a number above 0")
+    return value
+
+
+def count(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number from 1")
+    return int(text)
+
+
+def speed(text: str) -> float:
+    """A speed that the real clock can still follow: its ticks arrive some milliseconds late."""
+    value = positive(text)
+    if value > MAX_SPEED:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected at most {MAX_SPEED:g}")
+    return value
+
+
+_PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
+_TAKEN = ("-", "api", "static")
+"""First parts of paths that something else is served at."""
+
+
+def path(text: str) -> str:
+    """A path of the telemetry."""
+    if not _PATH.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a path such as /metrics")
+    if (first := text.split("/")[1]) in _TAKEN:
+        raise argparse.ArgumentTypeError(
+            f"found {text!r}, but something else is at /{first}; expected such as /metrics"
+        )
+    return text
+
+
+def _web(parser: _Parser) -> None:
+    parser.flag(
+        "--web.listen-address", "where to listen", type=address, default=address(DEFAULT_ADDRESS), metavar="HOST:PORT"
+    )
+    parser.flag("--web.telemetry-path", "path of the metrics", type=path, default="/metrics", metavar="PATH")
+    parser.flag(
+        "--web.config.file", "TLS and basic authentication, by the exporter toolkit's convention", metavar="FILE"
+    )
+    parser.flag("--web.max-requests", "requests served at once; more are refused", type=count, default=40, metavar="N")
+    parser.switch("--web.enable-lifecycle", "let POST /-/reload read the configuration again")
+
+
+def _log(parser: _Parser, default: str = "info") -> None:
+    parser.flag("--log.level", "least severity", choices=["debug", "info", "warning", "error"], default=default)
+    parser.flag("--log.format", "form of a line", choices=["logfmt", "json"], default="logfmt")
+
+
+def _config(parser: _Parser) -> None:
+    parser.flag(
+        "--config.file", "what to watch; without it every GPU and the SGLang at its default address", metavar="FILE"
+    )
+
+
+def _targets(parser: _Parser) -> None:
+    _config(parser)
+    parser.add_argument(
+        "--engine", action="append", metavar="URL", help="an engine's metrics; may be given several times"
+    )
+    parser.add_argument("--gpus", metavar="LIST", help="all, or indices, UUIDs and bus ids with commas between")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = _Parser(
+        prog="wattline",
+        description="Do your GPUs earn their watts? Joins GPU power with inference load, and says when they do not.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"wattline {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+
+    def command(name: str, text: str) -> _Parser:
+        sub = commands.add_parser(
+            name,
+            help=text,
+            description=text[0].upper() + text[1:] + ".",
+            epilog=EXAMPLES.get(name),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        assert isinstance(sub, _Parser)  # noqa: S101 - for the type checker
+        return sub
+
+    serve = command("serve", "serve metrics of this host's GPUs and engines")
+    _config(serve)
+    serve.add_argument("--config.check", action="store_true", help="say whether the configuration is right, and end")
+    serve.add_argument("--replay", metavar="FILE", help="serve a recording instead of this host")
+    serve.add_argument("--replay.speed", type=positive, default=1.0, metavar="N", help="how many times faster")
+    _web(serve)
+    _log(serve)
+
+    demo = command("demo", "serve a simulated rig that lives through the stories Wattline was made for")
+    demo.flag("--speed", "how many times faster than real time, up to 60", type=speed, default=1.0, metavar="N")
+    demo.flag("--scenario", "hold this phase instead of the whole story", default="story", metavar="NAME")
+    demo.flag("--seed", "of the noise", type=int, default=1, metavar="N")
+    _web(demo)
+    _log(demo)
+
+    check = command("check", "watch for a while and say whether the GPUs earn their watts")
+    _targets(check)
+    check.add_argument(
+        "--for", dest="seconds", type=duration, default=None, metavar="TIME", help="how long to watch (30s)"
+    )
+    check.add_argument("--json", action="store_true", help="print JSON")
+    check.add_argument("--watch", action="store_true", help="keep the table live until interrupted")
+    check.add_argument("--replay", metavar="FILE", help="judge a recording instead of this host")
+    _log(check, "error")
+
+    record = command("record", "write the readings of this host to a file")
+    record.add_argument("file", metavar="FILE", help="where to write; it must not exist")
+    _targets(record)
+    record.add_argument(
+        "--for", dest="seconds", type=duration, default=None, metavar="TIME", help="how long (until interrupted)"
+    )
+    record.add_argument("--anonymous", action="store_true", help="leave out host names, addresses and model paths")
+    _log(record, "error")
+
+    explain = command("explain", "tell what a recording shows: states, causes, when")
+    explain.add_argument("file", metavar="FILE", help="a recording")
+    explain.add_argument("--plot", metavar="FILE", help="draw it, as .png or .svg")
+    _log(explain, "error")
+
+    completion = command("completion", "print a completion script for a shell")
+    completion.add_argument("shell", choices=["bash", "zsh", "tcsh"])
+    command("version", "print the version")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Returns:
+        The exit code: 0 done, 1 finding (check), 2 could not tell (check), wrong usage or configuration, or output that
+        cannot be written, 130 after Ctrl-C, 141 when nobody reads the output any more.
+    """
+    output = _Output(sys.stdout or Path(os.devnull).open("w"))  # noqa: SIM115 - closed by who started us
+    usual, sys.stdout = sys.stdout, cast("TextIO", output)
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            output.flush()
+    except BrokenPipeError:
+        return _unwritten(EXIT_PIPE)
+    except KeyboardInterrupt:
+        return 130
+    except (OSError, SystemExit):
+        if isinstance(output.failed, BrokenPipeError):
+            # rich ends the program then, with the code of a finding.
+            return _unwritten(EXIT_PIPE)
+        if output.failed is None:
+            raise
+        with suppress(OSError):
+            print(f"wattline: cannot write: {output.failed.strerror}", file=sys.stderr)  # noqa: T201 - not an event
+        return _unwritten(EXIT_USAGE)
+    finally:
+        sys.stdout = usual
+
+
+class _Output:
+    """Standard output that remembers how writing to it has failed: no other OSError is taken for that."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.failed: OSError | None = None
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever a stream has
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._remembered():
+            return self._stream.write(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        with self._remembered():
+            self._stream.writelines(lines)
+
+    def flush(self) -> None:
+        with self._remembered():
+            self._stream.flush()
+
+    @contextmanager
+    def _remembered(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.failed = error
+            raise
+
+
+def _unwritten(code: int) -> int:
+    """End with a code; what is still to be written, at the end of the process for instance, has nowhere to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    # An engine started from the same shell would make the client library write into its directory.
+    os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if options.command is None:
+        parser.print_help()
+        return EXIT_USAGE
+    if options.command == "version":
+        print(f"wattline {__version__}")  # noqa: T201 - what it was asked for
+        return EXIT_OK
+    if options.command == "completion":
+        print(_completion(parser, options.shell))  # noqa: T201 - what it was asked for
+        return EXIT_OK
+    import asyncio
+
+    from wattline import commands, logs
+    from wattline.yamlfile import UsageError
+
+    logs.setup(options.__dict__["log.level"], options.__dict__["log.format"])
+    try:
+        return asyncio.run(commands.RUN[options.command](options))
+    except UsageError as error:
+        print(f"wattline: {error}", file=sys.stderr)  # noqa: T201 - not an event for the log
+        return EXIT_USAGE
+
+
+def _completion(parser: argparse.ArgumentParser, shell: str) -> str:
+    """The completion script for a shell. Whatever is called FILE completes to names of files."""
+    import shtab
+
+    from wattline.simulation.scenario import SCENARIOS
+
+    (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))  # noqa: SLF001 - as shtab
+    for command in commands.choices.values():
+        for action in command._actions:  # noqa: SLF001 - as shtab
+            if action.metavar == "FILE":
+                action.complete = shtab.FILE
+            elif action.dest == "scenario":
+                action.choices = SCENARIOS
+    return str(shtab.complete(parser, shell=shell))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,261 @@
+"""What each command does, from parsed options to an exit code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import yaml
+
+from wattline.config import ConfigError, load, parse
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from wattline.analysis.plan import DeploymentPlan, Plan
+    from wattline.config import Config, Deployment
+    from wattline.recording.reader import Recording
+    from wattline.session import Session
+
+CHECK_SECONDS = 30.0
+"""How long a check watches when nobody says."""
+D = TypeVar("D", "Deployment", "DeploymentPlan")
+
+
+async def serve(options: argparse.Namespace) -> int:
+    """Serve this host, or a recording."""
+    values = vars(options)
+    path = values["config.file"]
+    config = load(path, files=values["config.check"])
+    if values["config.check"]:
+        from wattline.publish.security import WebSecurity
+
+        WebSecurity(values["web.config.file"])
+        print(f"{path or 'the default configuration'}: right, {_summary(config)}")  # noqa: T201 - what it was asked for
+        return 0
+    from wattline.app import Exporter, for_people
+    from wattline.publish.server import Publication
+
+    publication = Publication()
+    if options.replay is not None:
+        from wattline.recording.reader import read_recording
+        from wattline.recording.session import ReplaySession
+        from wattline.session import plan_of
+
+        replayed = ReplaySession(
+            read_recording(Path(options.replay)),
+            speed=values["replay.speed"],
+            plan=plan_of(config) if path is not None else None,
+        )
+        await Exporter(replayed, publication, **_web(options)).run()
+        return 0
+    session = _session(config, persist=True, on_read=publication.registry.observe_read)
+
+    async def reload_config() -> None:
+        await session.apply(load(path))
+
+    exporter = Exporter(
+        session,
+        publication,
+        **_web(options),
+        configuration=lambda: for_people(session.config),
+        reload_config=reload_config,
+    )
+    await exporter.run()
+    return 0
+
+
+async def demo(options: argparse.Namespace) -> int:
+    """Serve the simulated rig."""
+    from msgspec.structs import replace
+
+    from wattline.app import Exporter, for_people
+    from wattline.config import Deployment, Engine
+    from wattline.publish.server import Publication
+    from wattline.session import Session
+    from wattline.simulation.demo import Demo
+
+    try:
+        rig = Demo(speed=options.speed, scenario=options.scenario, seed=options.seed)
+    except ValueError as error:
+        raise ConfigError("--scenario", str(error)) from None
+    url = await rig.start()
+    try:
+        publication = Publication()
+        deployment = Deployment(name="glm5", engines=(Engine(url=url, name="head"),))
+        config = replace(parse("", "defaults"), deployments=(deployment,))
+        session = Session(
+            config,
+            rig.source,
+            clock=rig.clock.now,
+            speed=options.speed,
+            on_read=publication.registry.observe_read,
+        )
+        configuration = for_people(config)
+        exporter = Exporter(session, publication, **_web(options), phase=rig.phase, configuration=lambda: configuration)
+        await exporter.run()
+    finally:
+        await rig.close()
+    return 0
+
+
+async def check(options: argparse.Namespace) -> int:
+    """Watch this host or a recording, and answer."""
+    from wattline.check.command import at_once, judged, run, shortened
+
+    if options.replay is not None:
+        from wattline.recording.reader import read_recording
+        from wattline.recording.replay import replay
+
+        for flag, given in (("--for", options.seconds is not None), ("--watch", options.watch)):
+            if given:
+                raise ConfigError(flag, "expected no --replay beside it: a recording is judged as a whole, at once")
+        recording = read_recording(Path(options.replay))
+        plan = _replay_plan(options, recording)
+
+        def cut_short() -> str:
+            return f"the recording is not complete: {recording.cut_short}" if recording.cut_short else ""
+
+        return await run(at_once(replay(recording, plan)), plan, as_json=options.json, note=cut_short)
+    length = CHECK_SECONDS if options.seconds is None else options.seconds
+    seconds = None if options.watch else length
+    session = _session(shortened(_targets(options), length))
+    await session.start()
+    try:
+        return await run(
+            judged(session, seconds),
+            session.observer.plan,
+            seconds=seconds,
+            live=options.watch,
+            as_json=options.json,
+        )
+    finally:
+        await session.stop()
+
+
+async def record(options: argparse.Namespace) -> int:
+    """Write the readings of this host to a file."""
+    from wattline.recording.command import run
+
+    session = _session(_targets(options))
+    return await run(session, Path(options.file), seconds=options.seconds, anonymous=options.anonymous)
+
+
+async def explain(options: argparse.Namespace) -> int:
+    """Tell what a recording shows."""
+    from wattline.explain.command import run
+
+    return run(Path(options.file), plot=Path(options.plot) if options.plot else None)
+
+
+def _session(config: Config, *, persist: bool = False, on_read: Callable[[str, float], None] | None = None) -> Session:
+    from wattline.gpus.nvml import NvmlSource
+    from wattline.session import Session
+
+    source = NvmlSource(gpm=config.gpm) if config.nvml else None
+    return Session(config, source, persist=persist, on_read=on_read)
+
+
+def _targets(options: argparse.Namespace) -> Config:
+    """The configuration, its deployments replaced by what ``--engine`` and ``--gpus`` say."""
+    from msgspec.structs import replace
+
+    config = load(vars(options)["config.file"])
+    flags = _flags(options)
+    if flags is None:
+        return config
+    # A server that is configured too is reached as the configuration says: by its token, authorities and kind.
+    known = {e.url: e for d in config.deployments if not isinstance(d.engines, str) for e in d.engines}
+    engines = tuple(known.get(e.url, e) for e in flags.engines if not isinstance(e, str))
+    flags = replace(flags, engines=engines)
+    return replace(config, deployments=(_changed(options, config.deployments, flags, replace),))
+
+
+def _replay_plan(options: argparse.Namespace, recording: Recording) -> Plan:
+    """What to judge a recording by: as :func:`_targets`, and without a configuration file by the recorded plan.
+
+    Raises:
+        RecordingError: a server is asked for that the recording does not hold.
+    """
+    from dataclasses import replace
+
+    from wattline.readings import EngineReading
+    from wattline.recording.layout import RecordingError, bare_url
+    from wattline.session import deployment_plan, plan_of
+
+    plan = recorded = recording.header.plan
+    held = {e.name for d in recorded.deployments for e in d.engines}
+    if vars(options)["config.file"] is not None:
+        plan = plan_of(_targets(options))
+    elif (given := _flags(options)) is not None:
+        flags = deployment_plan(given)
+        known = {e.url: e for d in recorded.deployments for e in d.engines}
+        flags = replace(flags, engines=tuple(known.get(bare_url(e.url), e) for e in flags.engines))
+        plan = replace(recorded, deployments=(_changed(options, recorded.deployments, flags, replace),))
+    asked = [e.name for d in plan.deployments for e in d.engines]
+    if not held.issuperset(asked):
+        # Some are only found while it is recorded.
+        held |= {event.engine for event in recording if isinstance(event, EngineReading)}
+    if missing := [name for name in asked if name not in held]:
+        problem = f"the recording holds no {', '.join(missing)}; it holds {', '.join(sorted(held)) or 'no server'}"
+        raise RecordingError(recording.path, None, problem)
+    return plan
+
+
+def _flags(options: argparse.Namespace) -> Deployment | None:
+    """The deployment that ``--engine`` and ``--gpus`` describe, the one that is not given as it is by default."""
+    if not options.engine and not options.gpus:
+        return None
+    deployment: dict[str, Any] = {}
+    if options.engine:
+        deployment["engines"] = [{"url": url} for url in options.engine]
+    if options.gpus:
+        named = [gpu.strip() for gpu in options.gpus.split(",")]
+        listed = [int(gpu) if re.fullmatch("[0-9]{1,9}", gpu) else gpu for gpu in named]
+        deployment["gpus"] = options.gpus if options.gpus in ("all", "auto") else listed
+    try:
+        return parse(yaml.safe_dump({"deployments": [deployment]}), "flags").deployments[0]
+    except ConfigError as error:
+        # A line of a file that nobody wrote says nothing.
+        flag = "--gpus" if error.path.startswith("deployments[0].gpus") else "--engine"
+        raise ConfigError(flag, re.sub(" is already at .*", " is given twice", error.problem)) from None
+
+
+def _changed(options: argparse.Namespace, deployments: Sequence[D], flags: D, replace: Callable[..., D]) -> D:
+    """The one deployment that is left, what no flag names being as it was."""
+    if not options.engine and len(deployments) > 1:
+        raise ConfigError("--gpus", f"expected --engine beside it: there are {len(deployments)} deployments")
+    given: dict[str, Any] = {"engines": flags.engines} if options.engine else {}
+    given |= {"gpus": flags.gpus} if options.gpus else {}
+    return replace(deployments[0], **given) if len(deployments) == 1 else flags
+
+
+def _web(options: argparse.Namespace) -> dict[str, Any]:
+    values = vars(options)
+    return {
+        "listen": values["web.listen_address"],
+        "telemetry_path": values["web.telemetry_path"],
+        "web_config": values["web.config.file"],
+        "max_requests": values["web.max_requests"],
+        "enable_lifecycle": values["web.enable_lifecycle"],
+    }
+
+
+def _summary(config: Config) -> str:
+    engines = sum(len(d.engines) for d in config.deployments if not isinstance(d.engines, str))
+    return f"{_counted(len(config.deployments), 'deployment')} with {_counted(engines, 'engine')}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+RUN: dict[str, Callable[[argparse.Namespace], Coroutine[None, None, int]]] = {
+    "serve": serve,
+    "demo": demo,
+    "check": check,
+    "record": record,
+    "explain": explain,
+}

@@ -1,0 +1,19 @@
+"""Hugging Face's Text Generation Inference.
+
+Tokens are the sums of its length histograms, which move when a request finishes. Each forward pass, prefill or decode,
+is counted as it succeeds: that is its progress.
+"""
+
+from __future__ import annotations
+
+from wattline.engines.kinds import EngineKind, Progress, Term, metric
+
+TGI = EngineKind(
+    name="tgi",
+    prefix="tgi_",
+    running=metric("tgi_batch_current_size"),
+    queued=metric("tgi_queue_size"),
+    prompt_tokens=metric("tgi_request_input_length_sum"),
+    generation_tokens=metric("tgi_request_generated_tokens_sum"),
+    progress=Progress((Term(("tgi_batch_inference_success", "tgi_batch_inference_duration_count")),)),
+)
