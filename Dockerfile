@@ -27,8 +27,13 @@ RUN python -m venv --without-pip /opt/wattline \
     && pip --python /opt/wattline/bin/python install --no-cache-dir --no-compile --require-hashes --only-binary :all: \
         --requirement requirements.txt
 
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE .env.example docker-compose.yml docker-compose.host.yml ./
 COPY exporter ./exporter
+COPY alerts ./alerts
+COPY dashboards ./dashboards
+COPY deploy ./deploy
+COPY docs/runbooks ./docs/runbooks
+COPY tools/wheel_files.py ./tools/wheel_files.py
 # Byte code that is not checked against the time of its source gives the same image from the same files.
 RUN pip --python tools/bin/python wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir dist . \
     && pip --python /opt/wattline/bin/python install --no-cache-dir --no-compile --no-deps --no-index dist/*.whl \
@@ -36,12 +41,13 @@ RUN pip --python tools/bin/python wheel --no-cache-dir --no-deps --no-build-isol
     && /opt/wattline/bin/wattline --version
 
 FROM ${PYTHON_IMAGE}
+# The address of the repository that the image is built from; a release sets it.
+ARG SOURCE
 ARG VERSION=dev
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="Wattline" \
       org.opencontainers.image.description="Do your GPUs earn their watts? Joins GPU power with inference load." \
-      org.opencontainers.image.source="https://github.com/wattline/wattline" \
-      org.opencontainers.image.documentation="https://github.com/wattline/wattline/blob/main/docs/deployment.md" \
+      org.opencontainers.image.source="${SOURCE}" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"

@@ -37,6 +37,7 @@ lint: $(VENV)/.development ## Check style, types and imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/yamllint --strict .
+	$(BIN)/zizmor --offline --no-progress --quiet .github
 
 .PHONY: fmt
 fmt: $(VENV)/.development ## Format the code and mend what can be mended
@@ -87,6 +88,12 @@ chart: ## Copy rules and dashboards into the Helm chart anew
 schema: $(VENV)/.runtime ## Write the JSON schema of the configuration anew
 	$(BIN)/python -c 'import json; from wattline.config import schema; print(json.dumps(schema(), indent=2))' \
 		>docs/wattline.schema.json
+
+.PHONY: package
+package: $(VENV)/.development ## Build the wheel and the source distribution into dist/, and check them
+	@rm -rf dist
+	$(BIN)/hatchling build
+	$(BIN)/check-wheel-contents dist/*.whl
 
 .PHONY: image
 image: ## Build the container image without a container engine, and run it (minutes; needs root and buildah)

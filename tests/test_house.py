@@ -40,7 +40,8 @@ def files() -> tuple[Path, ...]:
             and not name.endswith(".egg-info")
             and (not name.startswith(".") or name in OURS_ALTHOUGH_HIDDEN)
         )
-        found += [Path(folder, name) for name in sorted(names)]
+        # In a linked work tree .git is a file, and names the folder of the repository.
+        found += [Path(folder, name) for name in sorted(names) if name != ".git"]
     return tuple(found)
 
 
@@ -148,7 +149,12 @@ def test_the_exporter_never_imports_its_tests_or_tools() -> None:
 def test_what_the_exporter_imports_is_what_the_project_asks_for() -> None:
     import sys
 
-    modules = {"pyyaml": "yaml", "nvidia-ml-py": "pynvml", "prometheus-client": "prometheus_client"}
+    modules = {
+        "markdown-it-py": "markdown_it",
+        "pyyaml": "yaml",
+        "nvidia-ml-py": "pynvml",
+        "prometheus-client": "prometheus_client",
+    }
     extras: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
     asked = {
         Requirement(text).name for texts in (PROJECT["project"]["dependencies"], *extras.values()) for text in texts

@@ -28,11 +28,12 @@ EPILOG = """examples:
   wattline serve --config.file wattline.yml          metrics for Prometheus and a page, at http://127.0.0.1:10087/
   wattline demo                                      see it without a GPU
   wattline record bug.jsonl.gz --for 5m --anonymous  attach this to a bug report
+  wattline bundle wattline-bundle                    rules, dashboards and a compose file, to deploy from
 
 exit codes: 0 done, 1 finding (check), 2 could not tell (check), or wrong usage, configuration or recording, or output
 that cannot be written, 130 interrupted, 141 nobody reads the output any more
 
-Runbooks: https://github.com/wattline/wattline/tree/main/docs/runbooks
+Runbooks: wattline runbook
 """
 
 EXAMPLES = {
@@ -163,7 +164,7 @@ def speed(text: str) -> float:
 
 
 _PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
-_TAKEN = ("-", "api", "static")
+_TAKEN = ("-", "api", "incidents", "runbooks", "static")
 """First parts of paths that something else is served at."""
 
 
@@ -269,6 +270,14 @@ def build_parser() -> argparse.ArgumentParser:
     explain.add_argument("file", metavar="FILE", help="a recording")
     explain.add_argument("--plot", metavar="FILE", help="draw it, as .png or .svg")
     _log(explain, "error")
+
+    bundle = command("bundle", "write rules, dashboards, compose file and chart of this version into a directory")
+    bundle.add_argument("directory", metavar="DIR", help="where to; it must be new or empty")
+    _log(bundle, "error")
+
+    runbook = command("runbook", "show what to do about an alert")
+    runbook.add_argument("name", nargs="?", metavar="NAME", help="an alert; without it all are listed")
+    _log(runbook, "error")
 
     completion = command("completion", "print a completion script for a shell")
     completion.add_argument("shell", choices=["bash", "zsh", "tcsh"])

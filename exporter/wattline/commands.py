@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
+from wattline import __version__
 from wattline.config import ConfigError, load, parse
+from wattline.yamlfile import UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -150,6 +153,32 @@ async def explain(options: argparse.Namespace) -> int:
     return run(Path(options.file), plot=Path(options.plot) if options.plot else None)
 
 
+async def bundle(options: argparse.Namespace) -> int:
+    """Write the shipped files."""
+    from wattline.bundle import write
+
+    count = write(Path(options.directory))
+    print(f"{options.directory}: {count} files of Wattline {__version__}. Start with: docker compose up -d")  # noqa: T201 - what it was asked for
+    return 0
+
+
+async def runbook(options: argparse.Namespace) -> int:
+    """Show a runbook, or list them."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from wattline.publish.runbooks import markdown, names
+
+    if options.name is None:
+        print("\n".join(names()))  # noqa: T201 - what it was asked for
+        return 0
+    try:
+        Console(width=None if sys.stdout.isatty() else 100).print(Markdown(markdown(options.name)))
+    except KeyError:
+        raise UsageError(f"found no runbook {options.name!r}, expected one of {', '.join(names())}") from None
+    return 0
+
+
 def _session(config: Config, *, persist: bool = False, on_read: Callable[[str, float], None] | None = None) -> Session:
     from wattline.gpus.nvml import NvmlSource
     from wattline.session import Session
@@ -258,4 +287,6 @@ RUN: dict[str, Callable[[argparse.Namespace], Coroutine[None, None, int]]] = {
     "check": check,
     "record": record,
     "explain": explain,
+    "bundle": bundle,
+    "runbook": runbook,
 }

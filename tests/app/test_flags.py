@@ -287,7 +287,7 @@ def test_the_help_teaches_by_examples_that_are_right_and_tells_the_exit_codes(
         main(["--help"])
     said = capsys.readouterr().out
     examples = [line.split("  ")[1] for line in said.splitlines() if line.startswith("  wattline ")]
-    assert len(examples) == 4
+    assert len(examples) == 5
     for example in examples:
         build_parser().parse_args(example.split()[1:])
     assert "exit codes: 0 done, 1 finding (check), 2 could not tell (check)" in said

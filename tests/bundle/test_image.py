@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from wattline.shipped import files
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -35,7 +37,7 @@ def copied() -> set[str]:
 
 
 def test_all_that_is_copied_reaches_the_build_and_nothing_else_does() -> None:
-    let_through = {line.removeprefix("!") for line in IGNORED if line.startswith("!")}
+    let_through = {line.removeprefix("!") for line in IGNORED if line.startswith("!") and "secrets" not in line}
     assert copied() == let_through
     assert all((ROOT / name).exists() for name in copied())
     assert "*" in IGNORED
@@ -44,6 +46,11 @@ def test_all_that_is_copied_reaches_the_build_and_nothing_else_does() -> None:
 def test_what_the_package_is_described_by_is_copied() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert {"pyproject.toml", "exporter", project["readme"], *project["license-files"]} <= copied()
+
+
+def test_what_the_wheel_carries_is_copied_except_secrets() -> None:
+    assert all(any(path.is_relative_to(c) for c in copied()) or path.name == "requirements.txt" for path in files())
+    assert "deploy/compose/secrets/*" in IGNORED
 
 
 def test_everything_installed_is_locked_by_hash() -> None:
@@ -67,7 +74,7 @@ def test_it_runs_as_an_ordinary_user_by_a_command_that_gets_the_signals() -> Non
 
 def test_it_says_what_it_is() -> None:
     labels = set(re.findall(r"org\.opencontainers\.image\.(\w+)=", RECIPE))
-    assert labels == {"title", "description", "source", "documentation", "licenses", "version", "revision"}
+    assert labels == {"title", "description", "source", "licenses", "version", "revision"}
 
 
 class _Answer(BaseHTTPRequestHandler):

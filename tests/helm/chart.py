@@ -11,6 +11,7 @@ import yaml
 
 HELM = Path(__file__).parents[2] / "deploy" / "helm"
 CHART = HELM / "wattline"
+REPOSITORY = "registry.example/wattline"
 OPERATOR = "monitoring.coreos.com/v1"
 
 Manifest = dict[str, Any]
@@ -27,9 +28,14 @@ def values(name: str) -> dict[str, Any]:
     return found
 
 
+def with_image(given: dict[str, Any]) -> dict[str, Any]:
+    """The values, with the one that has no default."""
+    return {**given, "image": {"repository": REPOSITORY, **given.get("image", {})}}
+
+
 def render(given: dict[str, Any] | None = None, **more: Any) -> list[Manifest]:
     """Every manifest that an installation would send, with these values."""
-    texts = _chart().render({**(given or {}), **more}, name="wattline", namespace="monitoring")
+    texts = _chart().render(with_image({**(given or {}), **more}), name="wattline", namespace="monitoring")
     manifests = (yaml.safe_load_all(text) for path, text in texts.items() if path.endswith(".yaml"))
     return [manifest for file in manifests for manifest in file if manifest]
 

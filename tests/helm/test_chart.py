@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from deploy.helm import sync
-from tests.helm.chart import CHART, pod, render, the, values
+from tests.helm.chart import CHART, REPOSITORY, pod, render, the, values
 from wattline import __version__
 from wattline.cli import build_parser
 from wattline.config import parse
@@ -38,7 +38,12 @@ def test_it_is_the_chart_of_this_release() -> None:
 
 def test_a_digest_wins_over_a_tag() -> None:
     digest = "sha256:" + 64 * "a"
-    assert container(image={"digest": digest, "tag": "1"})["image"] == f"ghcr.io/wattline/wattline@{digest}"
+    assert container(image={"digest": digest, "tag": "1"})["image"] == f"{REPOSITORY}@{digest}"
+
+
+def test_without_an_image_it_says_what_is_missing() -> None:
+    with pytest.raises(helm_python.HelmError, match=r"image\.repository is empty"):
+        render(image={"repository": ""})
 
 
 class TestHostProcesses:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.alerts.servers import program
-from tests.helm.chart import CHART, OPERATOR, Manifest, render, values
+from tests.helm.chart import CHART, OPERATOR, Manifest, render, values, with_image
 
 OPERATOR_SCHEMAS = json.loads((Path(__file__).parent / "operator_schemas.json").read_text())
 EVERYTHING = {
@@ -101,7 +101,7 @@ def test_these_checks_find_faults() -> None:
 
 @each_case
 def test_helm_has_no_complaint(case: str) -> None:
-    report = helm_python.chart.lint(CHART, CASES[case], strict=True)
+    report = helm_python.chart.lint(CHART, with_image(CASES[case]), strict=True)
     complaints = [m["error"] for m in report["messages"] if m["error"] != "icon is recommended"]
     assert (complaints, report["errors"]) == ([], [])
 

@@ -17,8 +17,8 @@ import msgspec
 from aiohttp import web
 
 from wattline.publish.colours import POWER, STATE_COLOURS, TOKENS, text_on
+from wattline.publish.runbooks import add_runbooks
 from wattline.publish.status import Status, build, encode, schema
-from wattline.publish.words import RUNBOOKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,7 +71,6 @@ class Page:
         """GET /: the page."""
         text = self._shell.substitute(
             metrics=escape(self.telemetry_path.lstrip("/")),
-            runbooks=escape(RUNBOOKS),
             verdicts=plain(self.status()),
         )
         return web.Response(text=text, content_type="text/html", headers=HEADERS)
@@ -99,6 +98,7 @@ def add_page(
     page = Page(publication, telemetry_path, configuration, phase)
     app.router.add_get("/api/v1/status", page.get_status)
     app.router.add_get("/api/v1/status/schema", page.get_schema)
+    add_runbooks(app, HEADERS)
     if telemetry_path == "/":
         return
     app.router.add_get("/", page.get_page)
