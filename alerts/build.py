@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import yaml
 
-from wattline.analysis.snapshot import Cause
+from wattline.analysis.causes import Cause
 from wattline.analysis.thresholds import Thresholds
-from wattline.publish.words import CAUSE_TITLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -34,15 +33,6 @@ HERE = Path(__file__).parent
 RUNBOOKS = "https://github.com/wattline/wattline/blob/main/docs/runbooks"
 UNITS = ("duration", "seconds_per_second", "ratio", "requests", "kilowatt_hours", "seconds")
 WIDTH = 120
-CAUSES_WITH_EVIDENCE = (
-    Cause.COLLECTIVES_OVER_PCIE,
-    Cause.BATCH_LIMITED,
-    Cause.PARTIAL_IDLE,
-    Cause.POWER_CAPPED,
-    Cause.THROTTLED,
-)
-"""Causes for which utilisation, SM activity and PCIe say nothing: ``source/causes/`` asks for what does."""
-
 _PLACEHOLDER = re.compile(r"%\{(\w+)\}")
 _RULE = re.compile(r"\s*- (?:alert|record): (\w+)")
 _DURATION = re.compile(r"\d+(?:ms|s|m|h|d)")
@@ -100,8 +90,10 @@ def render(thresholds: Mapping[str, Threshold]) -> dict[str, str]:
     """
     shared = {name: _source(f"{name}.in") for name in ("hosts", "hosts_at_work", "load", "evidence")}
     # A newer exporter may suspect what these rules do not know yet.
-    shared["cause_titles"] = _by_cause(CAUSE_TITLES, "{{ $c.Labels.cause }}")
-    shared["cause_evidence"] = _by_cause({cause: f" {_source(f'causes/{cause}.in')}" for cause in CAUSES_WITH_EVIDENCE})
+    shared["cause_titles"] = _by_cause({cause: cause.record.title for cause in Cause}, "{{ $c.Labels.cause }}")
+    shared["cause_evidence"] = _by_cause(
+        {c: f" {_source(f'causes/{c}.in')}" for c in Cause if (HERE / f"source/causes/{c}.in").exists()}
+    )
     used: set[str] = set()
     files = {
         name: _render(name, thresholds, shared, {}, used) for name in ("recording.rules.yml", "wattline.rules.yml")

@@ -11,7 +11,6 @@ from grafana_foundation_sdk.models import dashboard as d
 from dashboards.colours import FAULT, NEUTRAL, REQUESTS_QUEUED, REQUESTS_RUNNING, STATE_COLOURS, TOKENS
 from dashboards.panels import DATASOURCE, PLUGIN_VERSION, dashed, fixed, graph, over_time, properties
 from dashboards.thresholds import SIGN_OF_LIFE, alert_names
-from dashboards.words import STATE_CODES, WASTE_STATES
 from wattline.analysis.snapshot import State
 
 TAG = "wattline"
@@ -31,7 +30,7 @@ OF_GPU = 'uuid="$gpu"'
 OF_EXPORTER = 'instance=~"$node"'
 """Selector for what an exporter tells of itself."""
 
-WASTE = "|".join(WASTE_STATES)
+WASTE = "|".join(state for state in State if state.record.waste)
 SAME = "job, instance, deployment"
 """The labels that one deployment on one host is known by."""
 ALERTS = 'alertstate="firing", alertname=~"' + "|".join(alert_names()) + '"'
@@ -40,8 +39,8 @@ ALERTS = 'alertstate="firing", alertname=~"' + "|".join(alert_names()) + '"'
 def state_code(selector: str) -> str:
     """Return PromQL for the state of each deployment as a number; over several hosts, the one that matters most."""
     codes = " or ".join(
-        f'{code} * (wattline_deployment_state{{{selector}, state="{state}"}} == 1)'
-        for state, code in STATE_CODES.items()
+        f'{state.record.rank} * (wattline_deployment_state{{{selector}, state="{state}"}} == 1)'
+        for state in sorted(State, key=lambda s: s.record.rank)
     )
     return f"max by (deployment) ({codes})"
 
@@ -106,7 +105,7 @@ def few_rates(rate: str, which: str = "topk") -> str:
 
 def states_over_time(selector: str) -> str:
     """Return PromQL for the states of the deployments that were longest in one that is not well."""
-    bad = "|".join(state for state, code in STATE_CODES.items() if code >= STATE_CODES[State.UNKNOWN])
+    bad = "|".join(state for state in State if state.record.rank >= State.UNKNOWN.record.rank)
     series = f'wattline_deployment_state{{{selector}, state=~"{bad}"}}'
     return few(state_code(selector), f"sum by (deployment) (avg_over_time({series}[$__range] @ end()))")
 

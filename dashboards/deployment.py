@@ -47,10 +47,9 @@ from dashboards.common import (
 )
 from dashboards.scales import ACTIVE_STEPS, OF_LIMIT_STEPS, SHARE_OF_LINK_STEPS, Steps
 from dashboards.thresholds import judged_by
-from dashboards.words import EVIDENCE
+from wattline.analysis.causes import Cause
 from wattline.analysis.plan import Plan
 from wattline.analysis.snapshot import State
-from wattline.publish.words import CAUSE_TITLES, STATE_TITLES
 
 if TYPE_CHECKING:
     from grafana_foundation_sdk.builders import (
@@ -100,8 +99,8 @@ def _cause_now() -> stat.Panel:
             f'({causes} == 1) or label_replace(max({causes}) == 0, "cause", "nothing suspected", "", "")', "{{cause}}"
         ),
     ).text_mode(c.BigValueTextMode.NAME)
-    for cause, title in CAUSE_TITLES.items():
-        panel.override_by_name(cause.value, p.properties(displayName=title))
+    for cause in Cause:
+        panel.override_by_name(cause.value, p.properties(displayName=cause.record.title))
     return panel
 
 
@@ -171,14 +170,14 @@ def _state_share() -> timeseries.Panel:
                 p.over_time(
                     f'sum(rate({seconds}, state="{state}"}}[$__rate_interval])) '
                     f"/ (sum(rate({seconds}}}[$__rate_interval])) > 0)",
-                    STATE_TITLES[state],
+                    state.record.title,
                 )
                 for state in State
             ),
         ).max(1)
     )
     for state in State:
-        panel.override_by_name(STATE_TITLES[state], p.properties(color=p.fixed(STATE_COLOURS[state])))
+        panel.override_by_name(state.record.title, p.properties(color=p.fixed(STATE_COLOURS[state])))
     return panel
 
 
@@ -358,8 +357,8 @@ def _causes_over_time() -> statetimeline.Panel:
         )
         .row_height(0.7)
     )
-    for cause, title in CAUSE_TITLES.items():
-        panel.override_by_name(cause.value, p.properties(displayName=title))
+    for cause in Cause:
+        panel.override_by_name(cause.value, p.properties(displayName=cause.record.title))
     return panel
 
 
@@ -375,7 +374,7 @@ def _causes_table() -> table.Panel:
                 "cause",
                 {
                     "custom__width": 165,
-                    "mappings": p.words_property({cause.value: (title, None) for cause, title in CAUSE_TITLES.items()}),
+                    "mappings": p.words_property({cause.value: (cause.record.title, None) for cause in Cause}),
                 },
             ),
             (
@@ -388,9 +387,7 @@ def _causes_table() -> table.Panel:
                 "look",
                 {
                     "custom__minWidth": 250,
-                    "mappings": p.words_property(
-                        {cause.value: (evidence, None) for cause, evidence in EVIDENCE.items()}
-                    ),
+                    "mappings": p.words_property({cause.value: (cause.record.sign, None) for cause in Cause}),
                 },
             ),
         ],

@@ -37,7 +37,6 @@ from dashboards.common import (
 from dashboards.scales import ACTIVE_STEPS, OF_LIMIT_STEPS
 from dashboards.thresholds import SIGN_OF_LIFE, alerted_by, alerted_over, judged_by
 from wattline.analysis.snapshot import State
-from wattline.publish.words import STATE_TITLES
 
 if TYPE_CHECKING:
     from grafana_foundation_sdk.cog.builder import Builder
@@ -244,7 +243,7 @@ def _power_by_state() -> timeseries.Panel:
         p.over_time(
             f"sum(wattline_power_watts{{{BY_DEPLOYMENT}}} * on ({SAME}) "
             f'(wattline_deployment_state{{{BY_DEPLOYMENT}, state="{state}"}} == 1))',
-            STATE_TITLES[state],
+            state.record.title,
         )
         for state in State
     ]
@@ -266,7 +265,7 @@ def _power_by_state() -> timeseries.Panel:
     ).override_by_name("sum of enforced limits", p.properties(**p.dashed(LIMIT)))
     panel.override_by_name("no deployment", p.properties(color=p.fixed("#C9C9C9")))
     for state in State:
-        panel.override_by_name(STATE_TITLES[state], p.properties(color=p.fixed(STATE_COLOURS[state])))
+        panel.override_by_name(state.record.title, p.properties(color=p.fixed(STATE_COLOURS[state])))
     return panel
 
 
@@ -291,7 +290,7 @@ def _energy_by_state() -> bargauge.Panel:
         p.now(
             f'sum(increase(wattline_deployment_state_energy_joules_total{{{BY_DEPLOYMENT}, state="{state}"}}'
             "[$__range])) / 3600",
-            STATE_TITLES[state],
+            state.record.title,
         )
         for state in State
     ]
@@ -303,7 +302,7 @@ def _energy_by_state() -> bargauge.Panel:
         *queries,
     ).decimals(1)
     for state in State:
-        panel.override_by_name(STATE_TITLES[state], p.properties(color=p.fixed(STATE_COLOURS[state])))
+        panel.override_by_name(state.record.title, p.properties(color=p.fixed(STATE_COLOURS[state])))
     return panel
 
 

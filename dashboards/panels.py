@@ -27,9 +27,8 @@ from grafana_foundation_sdk.models import heatmap as heatmap_model
 from grafana_foundation_sdk.models import prometheus as prometheus_model
 from grafana_foundation_sdk.models import xychart as xychart_model
 
-from dashboards.colours import NEUTRAL, STATE_COLOURS
-from dashboards.words import STATE_CODES
-from wattline.publish.words import STATE_TITLES
+from dashboards.colours import NEUTRAL
+from wattline.analysis.snapshot import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -129,7 +128,8 @@ def always(colour: str) -> dashboard.FieldColor:
 
 
 STATES: dict[str, tuple[str, str | None]] = {
-    str(code): (STATE_TITLES[state], STATE_COLOURS[state]) for state, code in STATE_CODES.items()
+    str(state.record.rank): (state.record.title, state.record.colour)
+    for state in sorted(State, key=lambda s: s.record.rank)
 }
 """Name and colour of each state by its number."""
 

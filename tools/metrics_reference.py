@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattline.analysis.snapshot import POWER_FRACTION_EDGES, Cause, EngineView, GpuView, State
+from wattline.analysis.causes import Cause
+from wattline.analysis.snapshot import POWER_FRACTION_EDGES, EngineView, GpuView, State
 from wattline.publish import families
 from wattline.publish.collector import Registry
 

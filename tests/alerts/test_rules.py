@@ -10,7 +10,7 @@ from alerts.build import RUNBOOKS, load_thresholds
 from tests.alerts.rules import alerts, all_rules, is_scalar, seconds, unique_by
 from tests.alerts.servers import ALERTS, ROOT, RULES, SUITES, output, program
 from tests.dashboards.promql import functions, parse, selectors, walk
-from wattline.publish.words import CAUSE_TITLES
+from wattline.analysis.causes import Cause
 
 SCRAPE_SECONDS = 15
 CASES = sorted(path.name for path in (ALERTS / "tests").glob("*.yml"))
@@ -89,8 +89,10 @@ def test_low_power_comes_with_the_suspected_cause_and_its_evidence(name: str) ->
         "clocks_event_seconds",
     ):
         assert evidence in description
-    for cause, title in CAUSE_TITLES.items():
-        assert f'eq $c.Labels.cause "{cause}" }}}}{title}' in description, "the words of the page and the dashboards"
+    for cause in Cause:
+        assert f'eq $c.Labels.cause "{cause}" }}}}{cause.record.title}' in description, (
+            "the words of the page and the dashboards"
+        )
 
 
 @pytest.mark.parametrize("name", alerts())

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from tests.analysis.build import PLAN, Bench, only, uuid
+from wattline.analysis.causes import Cause
 from wattline.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride
-from wattline.analysis.snapshot import Cause, State
+from wattline.analysis.snapshot import State
 from wattline.readings import EngineReading, GpuIdentity
 
 BAD = {State.IDLE_WHILE_BUSY, State.STALLED, State.LOW_POWER}

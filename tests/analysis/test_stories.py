@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.analysis.build import Bench, only
-from wattline.analysis.snapshot import Cause, State
+from wattline.analysis.causes import Cause
+from wattline.analysis.snapshot import State
 from wattline.readings import GpuActivity
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from wattline.analysis.causes import Cause
 from wattline.analysis.plan import DeploymentPlan, Plan
-from wattline.analysis.snapshot import Cause, DeploymentView, EngineView, GpuView, Snapshot, State, Suspicion
+from wattline.analysis.snapshot import DeploymentView, EngineView, GpuView, Snapshot, State, Suspicion
 from wattline.check.command import at_once, run, shortened
 from wattline.check.report import Watched, report
 from wattline.config import ConfigError, parse

@@ -10,7 +10,6 @@ from dashboards.thresholds import alert_names
 from tests.dashboards import prometheus
 from tests.dashboards.boards import BOARDS, filled, panels, targets
 from wattline.analysis.snapshot import State
-from wattline.publish.words import STATE_TITLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -156,7 +155,7 @@ def names_of_states(panel: dict[str, Any]) -> dict[str, str]:
     mappings = list(panel["fieldConfig"]["defaults"].get("mappings") or ())
     for override in panel["fieldConfig"]["overrides"]:
         mappings += [each for prop in override["properties"] if prop["id"] == "mappings" for each in prop["value"]]
-    known = set(STATE_TITLES.values())
+    known = {state.record.title for state in State}
     texts = {value: result["text"] for each in mappings for value, result in each["options"].items()}
     return {value: text for value, text in texts.items() if text in known}
 
@@ -203,7 +202,7 @@ def test_a_host_that_cannot_be_read_makes_well_unknown_and_hides_nothing_bad(
 ) -> None:
     target = only(board, title, 'state="unknown"')
     (row,) = server.at(filled(target.expr, deployment=f"half-{other}", node=".+"), END)
-    assert names_of_states(target.panel)[f"{float(row['value'][1]):g}"] == STATE_TITLES[shown]
+    assert names_of_states(target.panel)[f"{float(row['value'][1]):g}"] == shown.record.title
 
 
 def test_every_panel_that_shows_states_by_number_has_all_their_names() -> None:
@@ -216,7 +215,7 @@ def test_every_panel_that_shows_states_by_number_has_all_their_names() -> None:
     assert shown == set(SHOWS_STATES)
     for board, title in SHOWS_STATES:
         names = names_of_states(only(board, title, 'state="unknown"').panel)
-        assert sorted(names.values()) == sorted(STATE_TITLES.values())
+        assert sorted(names.values()) == sorted(state.record.title for state in State)
 
 
 @pytest.mark.parametrize("title", [panel["title"] for panel in panels("deployment") if panel["type"] == "xychart"])

@@ -10,7 +10,6 @@ import pytest
 from tests.dashboards.boards import NAMES, panels
 from wattline.analysis.snapshot import State
 from wattline.publish.colours import STATE_COLOURS
-from wattline.publish.words import STATE_TITLES
 
 # Machado, Oliveira, Fernandes: A Physiologically-based Model for Simulation of Color Vision Deficiency (2009), severity
 # 1.0: matrices over linear RGB.
@@ -65,7 +64,7 @@ def test_states_are_told_apart_with_any_colour_vision(vision: str) -> None:
 
 def coloured(panel: dict[str, Any]) -> list[tuple[str, str]]:
     """Every (name, colour) that a panel gives to a state."""
-    titles = set(STATE_TITLES.values())
+    titles = {state.record.title for state in State}
     found = []
     defaults = panel["fieldConfig"]["defaults"]
     mappings = list(defaults.get("mappings") or ())
@@ -84,7 +83,7 @@ def coloured(panel: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def test_a_state_has_one_colour_on_all_dashboards() -> None:
-    right = {STATE_TITLES[state]: colour for state, colour in STATE_COLOURS.items()}
+    right = {state.record.title: colour for state, colour in STATE_COLOURS.items()}
     found = [pair for name in NAMES for panel in panels(name) for pair in coloured(panel)]
     assert len(found) >= 5 * len(State), "a table, a timeline, a number, stacks and bars"
     assert {name: {colour for shown, colour in found if shown == name} for name in right} == {
@@ -93,7 +92,7 @@ def test_a_state_has_one_colour_on_all_dashboards() -> None:
 
 
 def test_states_come_in_one_order_where_they_are_stacked() -> None:
-    titles = [STATE_TITLES[state] for state in State]
+    titles = [state.record.title for state in State]
     stacks = [
         legends
         for name in NAMES

@@ -13,7 +13,6 @@ from tests.dashboards.alarms import alarms
 from tests.dashboards.boards import BOARDS, NAMES, Target, filled, targets, variables
 from tests.dashboards.history import FLEET, SCRAPE_SECONDS, openmetrics
 from wattline.analysis.snapshot import State
-from wattline.publish.words import STATE_TITLES
 from wattline.simulation.scenario import timeline
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def test_the_story_has_a_settled_stretch_of_every_state_but_unknown() -> None:
     assert {stretch.state for stretch in STRETCHES} == set(State) - {State.UNKNOWN}
 
 
-STATE_OF_TITLE = {title: state for state, title in STATE_TITLES.items()}
+STATE_OF_TITLE = {state.record.title: state for state in State}
 NOT_IN = {
     "What does a token cost?": "no token comes",
     "What holds the clocks back?": "nothing holds them back",

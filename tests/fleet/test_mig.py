@@ -8,7 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.analysis.build import Bench, only
-from wattline.analysis.snapshot import Cause, Snapshot, State
+from wattline.analysis.causes import Cause
+from wattline.analysis.snapshot import Snapshot, State
 from wattline.publish.collector import SnapshotCollector
 from wattline.readings import GpuActivity, GpuIdentity, GpuSample, ReadingError
 

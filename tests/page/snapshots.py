@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from wattline.analysis.causes import Cause
 from wattline.analysis.snapshot import (
-    Cause,
     DeploymentView,
     EngineView,
     GpuView,

@@ -19,7 +19,6 @@ from wattline.analysis.observer import Observer
 from wattline.analysis.snapshot import GpuView, IdleFloor, Snapshot, State
 from wattline.publish.colours import STATE_COLOURS
 from wattline.publish.server import Publication
-from wattline.publish.words import STATE_TITLES
 from wattline.simulation.scenario import timeline
 
 from .conftest import Exporter
@@ -145,11 +144,11 @@ async def test_each_state_is_shown_in_words_and_in_its_colour(serve: Any, visit:
     seen = await visit(await serve(snapshot(state, 1000.0, since=880.0)))
     card = seen.page.locator("article.deployment")
     await expect(card).to_have_attribute("data-state", state.value)
-    await expect(card.locator("h2 .state")).to_have_text(STATE_TITLES[state])
+    await expect(card.locator("h2 .state")).to_have_text(state.record.title)
     await expect(card.locator("h2 .since")).to_have_text("for 2\u202fmin")
     red, green, blue = (int(STATE_COLOURS[state][i : i + 2], 16) for i in (1, 3, 5))
     await expect(card.locator(".tile")).to_have_css("background-color", f"rgb({red}, {green}, {blue})")
-    await expect(seen.page).to_have_title(f"{STATE_TITLES[state]}: glm5 · Wattline")
+    await expect(seen.page).to_have_title(f"{state.record.title}: glm5 · Wattline")
     assert seen.errors == []
 
 
@@ -327,7 +326,7 @@ async def test_every_phase_of_the_demo_shows_the_state_that_it_tells_of(serve: A
             continue
         now = Now(moment.phase.name, moment.phase.title)
         await expect(seen.page.locator(".phase")).to_contain_text(moment.phase.title)
-        await expect(seen.page.locator("h2 .state")).to_have_text(STATE_TITLES[right])
+        await expect(seen.page.locator("h2 .state")).to_have_text(right.record.title)
         shown.add(right)
     assert shown == set(State) - {State.UNKNOWN}
     assert seen.errors == []

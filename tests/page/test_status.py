@@ -14,10 +14,11 @@ import jsonschema
 import pytest
 
 from wattline import __version__
-from wattline.analysis.snapshot import Cause, GpuView, Snapshot, State, Suspicion
+from wattline.analysis.causes import Cause
+from wattline.analysis.snapshot import GpuView, Snapshot, State, Suspicion
 from wattline.publish.history import History
 from wattline.publish.status import LONGEST_TEXT, build, encode, schema
-from wattline.publish.words import CAUSE_TITLES, RUNBOOKS, STATE_TITLES
+from wattline.publish.words import RUNBOOKS
 
 from .conftest import Exporter
 from .snapshots import snapshot, uuid
@@ -71,7 +72,7 @@ def test_the_schema_refuses_what_is_not_a_status() -> None:
 def test_every_state_is_told_with_its_title_and_reason(state: State) -> None:
     answer = told(snapshot(state, 1000.0, since=940.0))
     (d,) = answer["deployments"]
-    assert (d["state"], d["title"]) == (state.value, STATE_TITLES[state])
+    assert (d["state"], d["title"]) == (state.value, state.record.title)
     assert d["seconds_in_state"] == 60.0
     assert d["reason"][0].isupper() or d["reason"][0].isdigit()
     assert set(d["state_seconds"]) == set(State)
@@ -240,7 +241,6 @@ def test_a_phase_that_is_held_has_no_end() -> None:
 
 
 def test_every_cause_has_a_title_and_all_but_the_normal_one_a_runbook() -> None:
-    assert set(CAUSE_TITLES) == set(Cause)
     causes = tuple(Suspicion(c, "evidence") for c in Cause)
     (d,) = told(with_deployment(State.LOW_POWER, suspicions=causes))["deployments"]
     without = {s["cause"] for s in d["suspicions"] if "runbook" not in s}

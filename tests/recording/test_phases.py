@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.recording.make import DATA, path_of
-from wattline.analysis.snapshot import Cause, State
+from wattline.analysis.causes import Cause
+from wattline.analysis.snapshot import State
 from wattline.recording.reader import read_recording
 from wattline.recording.replay import replay
 from wattline.simulation.scenario import SCENARIOS, STORY_NAME

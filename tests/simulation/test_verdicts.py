@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from wattline.analysis.causes import Cause
 from wattline.analysis.observer import Observer
 from wattline.analysis.plan import DeploymentPlan, EnginePlan, Plan
-from wattline.analysis.snapshot import Cause, State
+from wattline.analysis.snapshot import State
 from wattline.engines.normalise import normalise
 from wattline.readings import EngineReading, GpuSample
 from wattline.simulation.history import EngineText, simulate

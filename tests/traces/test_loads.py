@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.traces.raw import IDENTITY, activity, condition, every, read_lines, sample
+from wattline.analysis.causes import Cause
 from wattline.analysis.observer import Observer
 from wattline.analysis.plan import DeploymentPlan, EnginePlan, Plan
-from wattline.analysis.snapshot import Cause, State
+from wattline.analysis.snapshot import State
 from wattline.readings import EngineReading
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.traces.sglang import verdicts
-from wattline.analysis.snapshot import Cause, DeploymentView, State
+from wattline.analysis.causes import Cause
+from wattline.analysis.snapshot import DeploymentView, State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

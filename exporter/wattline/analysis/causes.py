@@ -1,5 +1,7 @@
 """Why power may be low: suspicions with their evidence, from what NVML and the engine can tell. Pure.
 
+A cause is its rule and its record in :class:`Cause`; whatever tells about causes iterates over that.
+
 NVML sees neither NCCL nor host threads, and a spinning kernel looks busy: nothing here is certain, nothing here
 pages. What a cause needs but cannot be had (no GPM before Hopper, no topology in a guest) is listed as unseen.
 """
@@ -8,9 +10,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal, Self
 
-from wattline.analysis.snapshot import Cause, Suspicion
+from wattline.analysis.snapshot import Suspicion
+from wattline.analysis.steps import FLAGS, PROCESSES, STACKS, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -211,23 +215,195 @@ def _memory_bound(s: Signs, t: Thresholds) -> str:
     return f"DRAM active {percent(dram)} of the time: normal for decode"
 
 
-RULES: tuple[tuple[Cause, Callable[[Signs, Thresholds], str]], ...] = (
-    (Cause.BATCH_LIMITED, _batch_limited),
-    (Cause.THROTTLED, _throttled),
-    (Cause.LINK_DEGRADED, _link_degraded),
-    (Cause.PCIE_BANDWIDTH, _pcie_bandwidth),
-    (Cause.SPINNING, _spinning),
-    (Cause.COLLECTIVES_OVER_PCIE, _collectives),
-    (Cause.PARTIAL_IDLE, _partial_idle),
-    (Cause.NOT_FED, _not_fed),
-    (Cause.HOST_BOUND, _host_bound),
-    (Cause.POWER_CAPPED, _power_capped),
-    (Cause.MEMORY_BOUND, _memory_bound),
-)
-"""The most telling first. Each answers with its evidence, or with nothing."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CauseRecord:
+    """Everything that is particular to one cause. Checks, pages, dashboards, alerts and references iterate over it."""
 
-WITHOUT_WORK = frozenset({Cause.SPINNING, Cause.THROTTLED})
-"""Causes that mean something although nothing is held: somebody else's kernels spin, the board is hot."""
+    title: str
+    rule: Callable[[Signs, Thresholds], str]
+    """Gives the evidence, with numbers, or nothing."""
+    sign: str
+    """What speaks for it and where to see it, for the dashboards."""
+    thresholds: tuple[str, ...] = ()
+    """What the rule compares with, by name."""
+    weight: Literal["finding", "explains", "normal"] = "explains"
+    """A finding is worth a look in any state; what explains only says why a state is bad; what is normal is a note."""
+    runbook: str = ""
+    """An alert. Empty: that of the state which it explains."""
+    steps: tuple[Step, ...] = ()
+    """What to look at next."""
+    sets_pace: str = ""
+    """Why more power would not bring tokens in proportion; empty when it would."""
+    without_work: bool = False
+    """It means something although no request is held."""
+
+
+class Cause(StrEnum):
+    """Why power is low, as a suspicion; never an alert condition on its own. The most telling first."""
+
+    record: CauseRecord
+
+    def __new__(cls, value: str, record: CauseRecord) -> Self:
+        """A string with its record."""
+        cause = str.__new__(cls, value)
+        cause._value_ = value
+        cause.record = record
+        return cause
+
+    BATCH_LIMITED = (
+        "batch_limited",
+        CauseRecord(
+            title="Batch limited",
+            rule=_batch_limited,
+            sign="Requests queue while the KV cache has room: a server flag keeps the batch small.",
+            thresholds=("batch_kv_usage", "batch_queue_per_running"),
+            weight="finding",
+            runbook="RequestsWaitWhileCacheFree",
+            steps=(Step("Whether a flag limits the requests that run at once", FLAGS),),
+            sets_pace="a limit on the batch sets the pace, and larger batches make more of each watt",
+        ),
+    )
+    THROTTLED = (
+        "throttled",
+        CauseRecord(
+            title="Throttled",
+            rule=_throttled,
+            sign="Clocks are held back by heat or by the power brake: see the clocks event reasons.",
+            thresholds=("throttled_share",),
+            weight="finding",
+            runbook="GpuThrottled",
+            steps=(Step("What slows the clocks, and how hot it is", "nvidia-smi -q -d PERFORMANCE,TEMPERATURE"),),
+            sets_pace="heat or a power brake holds the clocks, and the limit cannot be reached",
+            without_work=True,  # The board is hot.
+        ),
+    )
+    LINK_DEGRADED = (
+        "link_degraded",
+        CauseRecord(
+            title="Link degraded",
+            rule=_link_degraded,
+            sign="The PCIe link runs below its own maximum under load: see the dashboard of each GPU.",
+            thresholds=("link_loaded_utilization",),
+            weight="finding",
+            runbook="PcieLinkDegraded",
+            steps=(
+                Step(
+                    "What each link runs at, and what it could",
+                    "nvidia-smi --query-gpu=index,pcie.link.gen.current,pcie.link.gen.max,"
+                    "pcie.link.width.current,pcie.link.width.max --format=csv",
+                ),
+            ),
+            sets_pace="a degraded PCIe link may set the pace",
+        ),
+    )
+    PCIE_BANDWIDTH = (
+        "pcie_bandwidth",
+        CauseRecord(
+            title="PCIe bandwidth",
+            rule=_pcie_bandwidth,
+            sign="PCIe traffic close to what the link carries one way.",
+            thresholds=("pcie_share",),
+            weight="finding",
+            steps=(
+                Step("Traffic of every link, second by second", "nvidia-smi dmon -s t -c 10"),
+                Step("Whether weights or cache are kept in host memory: an offload flag", FLAGS),
+            ),
+            sets_pace="the PCIe link sets the pace, not the power",
+        ),
+    )
+    SPINNING = (
+        "spinning",
+        CauseRecord(
+            title="Spinning",
+            rule=_spinning,
+            sign="Utilisation near 100 % with SM activity or power near idle: kernels wait, they do not compute.",
+            thresholds=(
+                "spin_utilization",
+                "pcie_share",
+                "stalled_active_fraction",
+                "spin_active_fraction",
+                "spin_sm_active",
+            ),
+            weight="finding",
+            steps=(PROCESSES, STACKS),
+            sets_pace="the power goes into waiting, and tokens per watt say nothing about computing",
+            without_work=True,  # Somebody else's kernels spin.
+        ),
+    )
+    COLLECTIVES_OVER_PCIE = (
+        "collectives_over_pcie",
+        CauseRecord(
+            title="Collectives over PCIe",
+            rule=_collectives,
+            sign="No peer-to-peer path, as much PCIe traffic out as in: GPUs talk through the host.",
+            thresholds=("collectives_tdp_fraction", "pcie_noise_bytes_per_second", "collectives_balance"),
+            steps=(
+                Step("Which GPUs can read each other's memory (OK means that they can)", "nvidia-smi topo -p2p r"),
+                Step("How the GPUs are connected", "nvidia-smi topo -m"),
+            ),
+        ),
+    )
+    PARTIAL_IDLE = (
+        "partial_idle",
+        CauseRecord(
+            title="Partly idle",
+            rule=_partial_idle,
+            sign="Some GPUs draw idle power while others work: see the table of GPUs.",
+            thresholds=("idle_active_fraction", "partial_active_fraction"),
+            weight="finding",
+            runbook="GpuPartiallyIdle",
+            steps=(Step("What each process does on each GPU", "nvidia-smi pmon -c 3 -s um"), STACKS),
+            sets_pace="a part of the power makes no token at all",
+        ),
+    )
+    NOT_FED = (
+        "not_fed",
+        CauseRecord(
+            title="Not fed",
+            rule=_not_fed,
+            sign="Utilisation near 0 although requests are held: the GPUs wait for the host.",
+            thresholds=("not_fed_utilization",),
+            steps=(PROCESSES, STACKS),
+            sets_pace="the GPUs are not fed, and what they could do with work is not seen here",
+        ),
+    )
+    HOST_BOUND = (
+        "host_bound",
+        CauseRecord(
+            title="Host bound",
+            rule=_host_bound,
+            sign="Utilisation well below 100 % with requests held, little SM and DRAM activity: the CPU is late.",
+            thresholds=("busy_requests", "not_fed_utilization", "host_bound_utilization", "host_bound_activity"),
+            weight="finding",
+            steps=(
+                Step("Whether a thread of the server fills a core", "top -b -n 1 -H -p PID"),
+                Step("Whether CUDA graphs are off, or captured for smaller batches only", FLAGS),
+            ),
+            sets_pace="the host sets the pace, not the power",
+        ),
+    )
+    POWER_CAPPED = (
+        "power_capped",
+        CauseRecord(
+            title="Power capped",
+            rule=_power_capped,
+            sign="The enforced limit is below the board's default: see the limits of each GPU.",
+            thresholds=("power_capped_share",),
+            runbook="PowerLimitBelowDefault",
+            steps=(Step("Who set the limit: all limits of each GPU", "nvidia-smi -q -d POWER"),),
+        ),
+    )
+    MEMORY_BOUND = (
+        "memory_bound",
+        CauseRecord(
+            title="Memory bound",
+            rule=_memory_bound,
+            sign="DRAM activity high, tensor activity low: normal for decoding, not a fault.",
+            thresholds=("memory_bound_dram",),
+            weight="normal",
+            sets_pace="memory bandwidth sets the pace, and this load cannot reach the limit",
+        ),
+    )
 
 
 def suspect(signs: Signs, thresholds: Thresholds) -> tuple[Suspicion, ...]:
@@ -236,8 +412,8 @@ def suspect(signs: Signs, thresholds: Thresholds) -> tuple[Suspicion, ...]:
         return ()
     return tuple(
         Suspicion(cause, evidence)
-        for cause, rule in RULES
-        if (signs.work > 0 or cause in WITHOUT_WORK) and (evidence := rule(signs, thresholds))
+        for cause in Cause
+        if (signs.work > 0 or cause.record.without_work) and (evidence := cause.record.rule(signs, thresholds))
     )
 
 

@@ -175,15 +175,12 @@ RULES: tuple[tuple[State, Callable[[Evidence, Thresholds], str]], ...] = (
 )
 """First match from the top wins. A rule answers with its reason, or with nothing when it does not hold."""
 
-EXCUSED = frozenset({State.STALLED, State.IDLE_WHILE_BUSY, State.LOW_POWER})
-"""States that a freshly started engine is excused from: it loads weights and captures graphs."""
-
 
 def judge(evidence: Evidence, thresholds: Thresholds) -> tuple[State, str]:
     """The state and why, in one sentence with numbers."""
     for state, rule in RULES:
         if reason := rule(evidence, thresholds):
-            if state in EXCUSED and evidence.grace_left > 0 and not (state is State.STALLED and evidence.frozen_old):
+            if state.bad and evidence.grace_left > 0 and not (state is State.STALLED and evidence.frozen_old):
                 return State.WORKING, f"an engine started, {evidence.grace_left:.0f} s of grace left ({reason})"
             return state, reason
     raise AssertionError(evidence)  # pragma: no cover - working always holds

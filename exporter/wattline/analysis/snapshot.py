@@ -4,38 +4,92 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
+
+from wattline.analysis.steps import PROCESSES, STACKS, Step
 
 if TYPE_CHECKING:
+    from wattline.analysis.causes import Cause
     from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuSample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateRecord:
+    """Everything that is particular to one state, but for its rule."""
+
+    title: str
+    colour: str
+    """``#RRGGBB``, of the palette of Okabe and Ito ("Color Universal Design", https://jfly.uni-koeln.de/color/): its
+    colours stay apart for people with any of the common colour-vision deficiencies."""
+    rank: int
+    """Rises with how much the state matters: the greatest of several is the one to look at."""
+    runbook: str = ""
+    """An alert. With one, somebody should act."""
+    waste: bool = False
+    """Energy spent in it bought nothing: work was held, and the GPUs did not work on it."""
+    headroom: bool = False
+    """Unused power may be worth tokens: there is work, and the limit is not reached."""
+    steps: tuple[Step, ...] = ()
+    """What to look at next where no cause says so."""
 
 
 class State(StrEnum):
     """What a deployment does right now. The order of definition is the order on every picture."""
 
-    UNKNOWN = "unknown"
-    IDLE = "idle"
-    WORKING = "working"
-    SATURATED = "saturated"
-    LOW_POWER = "low_power"
-    IDLE_WHILE_BUSY = "idle_while_busy"
-    STALLED = "stalled"
+    record: StateRecord
 
+    def __new__(cls, value: str, record: StateRecord) -> Self:
+        """A string with its record."""
+        state = str.__new__(cls, value)
+        state._value_ = value
+        state.record = record
+        return state
 
-class Cause(StrEnum):
-    """Why power is low, as a suspicion; never an alert condition on its own."""
+    UNKNOWN = "unknown", StateRecord(title="Unknown", colour="#6E6E6E", rank=3)
+    """Ranks above the good ones: nobody may say that all is well. What is known to be wrong matters more."""
+    IDLE = "idle", StateRecord(title="Idle", colour="#56B4E9", rank=0)
+    WORKING = "working", StateRecord(title="Working", colour="#009E73", rank=1, headroom=True)
+    SATURATED = "saturated", StateRecord(title="Saturated", colour="#0072B2", rank=2)
+    LOW_POWER = (
+        "low_power",
+        StateRecord(
+            title="Low power",
+            colour="#F0E442",
+            rank=4,
+            runbook="PowerFractionLow",
+            headroom=True,
+            steps=(Step("Whether more requests at once change anything", "wattline check --watch"),),
+        ),
+    )
+    IDLE_WHILE_BUSY = (
+        "idle_while_busy",
+        StateRecord(
+            title="Idle while busy",
+            colour="#D55E00",
+            rank=5,
+            runbook="GpuIdleWhileBusy",
+            waste=True,
+            headroom=True,
+            steps=(PROCESSES, STACKS),
+        ),
+    )
+    STALLED = (
+        "stalled",
+        StateRecord(
+            title="Stalled",
+            colour="#CC79A7",
+            rank=6,
+            runbook="InferenceStalled",
+            waste=True,
+            headroom=True,
+            steps=(STACKS, PROCESSES),
+        ),
+    )
 
-    NOT_FED = "not_fed"
-    SPINNING = "spinning"
-    COLLECTIVES_OVER_PCIE = "collectives_over_pcie"
-    PCIE_BANDWIDTH = "pcie_bandwidth"
-    HOST_BOUND = "host_bound"
-    BATCH_LIMITED = "batch_limited"
-    PARTIAL_IDLE = "partial_idle"
-    MEMORY_BOUND = "memory_bound"
-    POWER_CAPPED = "power_capped"
-    THROTTLED = "throttled"
-    LINK_DEGRADED = "link_degraded"
+    @property
+    def bad(self) -> bool:
+        """Whether somebody should act."""
+        return bool(self.record.runbook)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,69 +1,17 @@
-"""What to look at next: a table by cause and by state."""
+"""What to look at next: what the records of causes and states say, and what an unknown state lacks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
-from wattline.analysis.snapshot import Cause, DeploymentView, EngineView, GpuView, State
-from wattline.publish.status import says
-from wattline.publish.words import ENGINE_DOWN, GPU_LOST, STATE_RUNBOOKS, cause_runbook, runbook
+from wattline.analysis.causes import Cause
+from wattline.analysis.snapshot import DeploymentView, EngineView, GpuView, State
+from wattline.analysis.steps import Step
+from wattline.publish.words import ENGINE_DOWN, GPU_LOST, cause_runbook, runbook
 from wattline.recording.layout import bare_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-
-class Step(Struct, frozen=True, omit_defaults=True):
-    """One thing to look at."""
-
-    what: str
-    command: Annotated[str | None, says("To run in a shell. PID stands for a process of the inference server.")] = None
-
-
-PROCESSES = Step(
-    "Which processes are on the GPUs",
-    "nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv",
-)
-STACKS = Step("What the server's scheduler waits for", "py-spy dump --pid PID")
-FLAGS = Step("The flags that the server was started with", "ps -o args= -p PID")
-
-CAUSE_STEPS: dict[Cause, tuple[Step, ...]] = {
-    Cause.NOT_FED: (PROCESSES, STACKS),
-    Cause.SPINNING: (PROCESSES, STACKS),
-    Cause.COLLECTIVES_OVER_PCIE: (
-        Step("Which GPUs can read each other's memory (OK means that they can)", "nvidia-smi topo -p2p r"),
-        Step("How the GPUs are connected", "nvidia-smi topo -m"),
-    ),
-    Cause.PCIE_BANDWIDTH: (
-        Step("Traffic of every link, second by second", "nvidia-smi dmon -s t -c 10"),
-        Step("Whether weights or cache are kept in host memory: an offload flag", FLAGS.command),
-    ),
-    Cause.HOST_BOUND: (
-        Step("Whether a thread of the server fills a core", "top -b -n 1 -H -p PID"),
-        Step("Whether CUDA graphs are off, or captured for smaller batches only", FLAGS.command),
-    ),
-    Cause.BATCH_LIMITED: (Step("Whether a flag limits the requests that run at once", FLAGS.command),),
-    Cause.PARTIAL_IDLE: (Step("What each process does on each GPU", "nvidia-smi pmon -c 3 -s um"), STACKS),
-    Cause.THROTTLED: (Step("What slows the clocks, and how hot it is", "nvidia-smi -q -d PERFORMANCE,TEMPERATURE"),),
-    Cause.LINK_DEGRADED: (
-        Step(
-            "What each link runs at, and what it could",
-            "nvidia-smi --query-gpu=index,pcie.link.gen.current,pcie.link.gen.max,"
-            "pcie.link.width.current,pcie.link.width.max --format=csv",
-        ),
-    ),
-    Cause.POWER_CAPPED: (Step("Who set the limit: all limits of each GPU", "nvidia-smi -q -d POWER"),),
-    Cause.MEMORY_BOUND: (),
-}
-
-STATE_STEPS: dict[State, tuple[Step, ...]] = {
-    State.STALLED: (STACKS, PROCESSES),
-    State.IDLE_WHILE_BUSY: (PROCESSES, STACKS),
-    State.LOW_POWER: (Step("Whether more requests at once change anything", "wattline check --watch"),),
-}
-"""For a state that asks for somebody to act, where no cause says where to look."""
 
 LOST = (
     Step("Which GPUs the driver still has", "nvidia-smi -L"),
@@ -98,8 +46,8 @@ def _steps(
             "If the server uses only some of the GPUs, name them (gpus, in the configuration)",
             f"wattline check --gpus {','.join(busy)}",
         )
-    explained = [step for suspicion in view.suspicions for step in CAUSE_STEPS[suspicion.cause]]
-    yield from explained or STATE_STEPS.get(view.state, ())
+    explained = [step for suspicion in view.suspicions for step in suspicion.cause.record.steps]
+    yield from explained or view.state.record.steps
     if view.state is not State.UNKNOWN:
         return
     if lost:
@@ -130,8 +78,8 @@ def _runbooks(view: DeploymentView, engines: Sequence[EngineView], *, lost: bool
     for suspicion in view.suspicions:
         if (link := cause_runbook(suspicion.cause, view.state)) is not None:
             yield link
-    if view.state in STATE_RUNBOOKS:
-        yield runbook(STATE_RUNBOOKS[view.state])
+    if view.state.record.runbook:
+        yield runbook(view.state.record.runbook)
     if view.state is State.UNKNOWN and lost:
         yield runbook(GPU_LOST)
     if view.state is State.UNKNOWN and any(e.reading is not None and not e.reading.up for e in engines):

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from wattline.check.render import drawn, show
 from wattline.check.report import Watched, encode
 from wattline.interrupt import until_interrupted
-from wattline.publish.words import STATE_TITLES, sentence
+from wattline.publish.words import sentence
 from wattline.yamlfile import ConfigError
 
 if TYPE_CHECKING:
@@ -198,4 +198,4 @@ def _changes(snapshot: Snapshot, seconds: float, said: dict[str, State]) -> Iter
     for view in snapshot.deployments:
         if said.get(view.name) is not view.state:
             said[view.name] = view.state
-            yield f"{seconds:5.0f} s  {view.name}: {STATE_TITLES[view.state]}: {sentence(view.reason)}."
+            yield f"{seconds:5.0f} s  {view.name}: {view.state.record.title}: {sentence(view.reason)}."

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
 
-from wattline.analysis.snapshot import Cause, State
+from wattline.analysis.snapshot import State
 from wattline.publish.status import says
 
 if TYPE_CHECKING:
@@ -26,34 +26,17 @@ class Headroom(Struct, frozen=True, kw_only=True, omit_defaults=True):
     why_no_estimate: Annotated[str | None, says("Why there is no such guess.")] = None
 
 
-WITH_HEADROOM = frozenset({State.WORKING, State.LOW_POWER, State.IDLE_WHILE_BUSY, State.STALLED})
-"""Without work, unused power is as it should be; saturated, there is none."""
-
-NOT_POWER: dict[Cause, str] = {
-    Cause.NOT_FED: "the GPUs are not fed, and what they could do with work is not seen here",
-    Cause.SPINNING: "the power goes into waiting, and tokens per watt say nothing about computing",
-    Cause.HOST_BOUND: "the host sets the pace, not the power",
-    Cause.BATCH_LIMITED: "a limit on the batch sets the pace, and larger batches make more of each watt",
-    Cause.PARTIAL_IDLE: "a part of the power makes no token at all",
-    Cause.MEMORY_BOUND: "memory bandwidth sets the pace, and this load cannot reach the limit",
-    Cause.PCIE_BANDWIDTH: "the PCIe link sets the pace, not the power",
-    Cause.THROTTLED: "heat or a power brake holds the clocks, and the limit cannot be reached",
-    Cause.LINK_DEGRADED: "a degraded PCIe link may set the pace",
-}
-"""Causes under which more power would not come with tokens in proportion."""
-
-
 def headroom(view: DeploymentView, thresholds: Thresholds) -> Headroom | None:
     """The headroom of a deployment; ``None`` when power is unknown or unused for a good reason.
 
     The guess multiplies today's tokens per watt by the limit. That is honest only where the GPUs compute and are held
     up, so that the same work would come with more power if they were not: they work or are low on power, there is
-    enough work to fill them, tokens are counted, and none of the causes in :data:`NOT_POWER` explains the rest. The mix
+    enough work to fill them, tokens are counted, and none of the suspected causes sets the pace. The mix
     of prompts and answers is taken to stay. A smaller share of waiting would make more of each watt: the guess is to
     the careful side.
     """
     power, limit = view.power_watts, view.power_limit_watts
-    if view.state not in WITH_HEADROOM or power is None or not limit or power >= limit:
+    if not view.state.record.headroom or power is None or not limit or power >= limit:
         return None
     why = _why_not(view, thresholds)
     return Headroom(
@@ -68,8 +51,8 @@ def _why_not(view: DeploymentView, thresholds: Thresholds) -> str:
     if view.state not in (State.WORKING, State.LOW_POWER):
         return "today's tokens are not made by the power that is drawn"
     for suspicion in view.suspicions:
-        if suspicion.cause in NOT_POWER:
-            return NOT_POWER[suspicion.cause]
+        if suspicion.cause.record.sets_pace:
+            return suspicion.cause.record.sets_pace
     if not view.tokens_per_watt.get("generation"):
         return "no token was counted against the power"
     if view.work is None or view.work < thresholds.loaded_requests:

@@ -12,10 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from wattline.check.report import BAD_STATES, TROUBLE
 from wattline.durations import format_duration
 from wattline.publish.colours import terminal_style
-from wattline.publish.words import NORMAL, percent, sentence
+from wattline.publish.words import percent, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -305,13 +304,13 @@ def _deployment(deployment: Deployment) -> Iterator[Line]:
         yield _line(tokens, 2)
     for suspicion in deployment.suspicions:
         # Where nothing is wrong, what limits the power is worth a word and no alarm.
-        serious = deployment.state in BAD_STATES or suspicion.cause in TROUBLE
-        serious = serious and suspicion.cause not in NORMAL
+        weight = suspicion.cause.record.weight
+        serious = weight == "finding" or (weight == "explains" and deployment.state.bad)
         yield _line(
             f"{'Suspected cause' if serious else 'Note'}: {suspicion.title}", 2, style="bold" if serious else ""
         )
         yield _line(f"{sentence(suspicion.evidence)}.", 4)
-    if not deployment.suspicions and deployment.state in BAD_STATES:
+    if not deployment.suspicions and deployment.state.bad:
         yield _line("No cause is suspected: nothing that can be seen from here explains it.", 2)
     if deployment.headroom is not None:
         yield _line(_headroom(deployment, deployment.headroom), 2)

@@ -10,12 +10,13 @@ from msgspec import Struct
 
 from wattline import __version__
 from wattline.analysis.gpu import mean
-from wattline.analysis.snapshot import Cause, State
-from wattline.check.advice import Step, next_steps
+from wattline.analysis.snapshot import State
+from wattline.analysis.steps import Step
+from wattline.check.advice import next_steps
 from wattline.check.headroom import Headroom, headroom
 from wattline.engines.errors import hint
 from wattline.publish.status import IdleFloor, Suspicion, says
-from wattline.publish.words import CAUSE_TITLES, STATE_TITLES, cause_runbook, sentence, summary
+from wattline.publish.words import cause_runbook, sentence, summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -23,21 +24,6 @@ if TYPE_CHECKING:
     from wattline.analysis.plan import Plan
     from wattline.analysis.snapshot import DeploymentView, EngineView, GpuView, Snapshot, SourceView
     from wattline.readings import GpuActivity, GpuSample
-
-BAD_STATES = frozenset({State.IDLE_WHILE_BUSY, State.STALLED, State.LOW_POWER})
-TROUBLE = frozenset(
-    {
-        Cause.SPINNING,
-        Cause.PCIE_BANDWIDTH,
-        Cause.HOST_BOUND,
-        Cause.BATCH_LIMITED,
-        Cause.PARTIAL_IDLE,
-        Cause.THROTTLED,
-        Cause.LINK_DEGRADED,
-    }
-)
-"""Causes worth a finding whatever the state. The others are normal (memory bound), somebody's decision (power capped),
-or only explain a state (not fed, collectives over PCIe)."""
 
 NOT_HELD_BACK = frozenset({"gpu_idle"})
 
@@ -215,14 +201,14 @@ class Watched:
         return Deployment(
             name=view.name,
             state=view.state,
-            title=STATE_TITLES[view.state],
-            finding=view.state in BAD_STATES or any(s.cause in TROUBLE for s in view.suspicions),
+            title=view.state.record.title,
+            finding=view.state.bad or any(s.cause.record.weight == "finding" for s in view.suspicions),
             summary=summary(view),
             reason=sentence(view.reason),
             suspicions=tuple(
                 Suspicion(
                     cause=s.cause,
-                    title=CAUSE_TITLES[s.cause],
+                    title=s.cause.record.title,
                     evidence=s.evidence,
                     runbook=cause_runbook(s.cause, view.state),
                 )

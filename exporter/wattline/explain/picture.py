@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from wattline.analysis.snapshot import State
 from wattline.explain.text import clock
 from wattline.publish.colours import POWER, STATE_COLOURS, TOKENS, text_on
-from wattline.publish.words import STATE_TITLES
 from wattline.yamlfile import UsageError
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ def draw(found: Timeline, path: Path, title: str = "") -> None:
             _states(axes[3 * i + 2], story, found)
         _time(axes[-1], found)
         seen = {stretch.state for story in stories for stretch in story.stretches}
-        patches = [Patch(color=STATE_COLOURS[s], label=STATE_TITLES[s]) for s in State if s in seen]
+        patches = [Patch(color=STATE_COLOURS[s], label=s.record.title) for s in State if s in seen]
         figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False)
         if title:
             figure.suptitle(title)
@@ -158,7 +157,7 @@ def _states(axes: Axes, story: Story, found: Timeline) -> None:
     whole = max(found.end - found.start, 1e-9)
     for stretch in story.stretches:
         start, length = stretch.start - found.start, stretch.end - stretch.start
-        colour, title = STATE_COLOURS[stretch.state], STATE_TITLES[stretch.state]
+        colour, title = STATE_COLOURS[stretch.state], stretch.state.record.title
         axes.broken_barh([(start, length)], (0, 1), facecolors=colour)
         if length / whole > LABEL_SHARE * len(title):
             axes.text(start + length / 2, 0.47, title, ha="center", va="center", color=text_on(colour), fontsize=8)

@@ -11,7 +11,7 @@ from rich.text import Text
 from wattline.analysis.snapshot import State
 from wattline.durations import format_duration
 from wattline.publish.colours import terminal_style
-from wattline.publish.words import CAUSE_TITLES, STATE_TITLES, percent
+from wattline.publish.words import percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wattline.explain.timeline import Story, Stretch, Timeline
     from wattline.recording.layout import Header
 
-STATE_WIDTH = max(map(len, STATE_TITLES.values()))
+STATE_WIDTH = max(len(state.record.title) for state in State)
 INDENT = 23
 
 
@@ -49,7 +49,7 @@ def lines(found: Timeline, header: Header, note: str = "") -> Iterator[tuple[Tex
             # The first line has the mean of the stretch, this one the last of its verdicts.
             yield Text(f"At its end: {stretch.reason}."), INDENT
             for suspicion in stretch.causes():
-                yield Text(f"{CAUSE_TITLES[suspicion.cause]}: {suspicion.evidence}."), INDENT
+                yield Text(f"{suspicion.cause.record.title}: {suspicion.evidence}."), INDENT
         if story.too_many:
             yield Text(f"The state changed more often than {len(story.stretches)} times; the rest is left out."), 0
         yield from ((Text(line), 0) for line in _sums(story))
@@ -79,7 +79,7 @@ def clock(seconds: float) -> str:
 def _first_line(stretch: Stretch, start: float) -> Text:
     when = f"{clock(stretch.start - start):>7} - {clock(stretch.end - start):>7}  "
     seconds = f"{_for(stretch.end - stretch.start):>6}  "
-    title = STATE_TITLES[stretch.state]
+    title = stretch.state.record.title
     return Text.assemble(
         when,
         (title, terminal_style(stretch.state)),
@@ -108,6 +108,6 @@ def _sums(story: Story) -> Iterator[str]:
     for state in State:
         seconds = story.seconds.get(state, 0.0)
         if seconds:
-            title = STATE_TITLES[state]
+            title = state.record.title
             energy = f"{story.joules.get(state, 0.0) / 3600:9,.1f} Wh"
             yield f"  {title:<{STATE_WIDTH}}  {_for(seconds):>7}  {seconds / total * 100:5.1f} %  {energy}"

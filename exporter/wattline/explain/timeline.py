@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from wattline.analysis.snapshot import Cause, DeploymentView, EngineView, GpuView, Snapshot, State, Suspicion
+    from wattline.analysis.causes import Cause
+    from wattline.analysis.snapshot import DeploymentView, EngineView, GpuView, Snapshot, State, Suspicion
 
 GAP_SECONDS = 10.0
 """Verdicts further apart do not belong together: the machine slept, or nobody judged."""

@@ -1,23 +1,13 @@
 """One colour for each state and for each kind of reading: the page and the dashboards take theirs from here.
 
-The states use the palette of Okabe and Ito ("Color Universal Design", https://jfly.uni-koeln.de/color/), whose colours
-stay apart for people with any of the common colour-vision deficiencies. A colour never stands alone all the same: the
-state's name is always beside it.
+A colour never stands alone: the state's name is always beside it.
 """
 
 from __future__ import annotations
 
 from wattline.analysis.snapshot import State
 
-STATE_COLOURS: dict[State, str] = {
-    State.UNKNOWN: "#6E6E6E",
-    State.IDLE: "#56B4E9",
-    State.WORKING: "#009E73",
-    State.SATURATED: "#0072B2",
-    State.LOW_POWER: "#F0E442",
-    State.IDLE_WHILE_BUSY: "#D55E00",
-    State.STALLED: "#CC79A7",
-}
+STATE_COLOURS: dict[State, str] = {state: state.record.colour for state in State}
 
 POWER = "#E69F00"
 TOKENS = "#8F7EE6"

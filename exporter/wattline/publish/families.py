@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from wattline.analysis.snapshot import Cause, DeploymentView, EngineView, GpuView, SourceView, State
+from wattline.analysis.causes import Cause
+from wattline.analysis.snapshot import DeploymentView, EngineView, GpuView, SourceView, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

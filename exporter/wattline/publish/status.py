@@ -14,19 +14,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from wattline import __version__
-from wattline.analysis.snapshot import Cause, State
+from wattline.analysis.causes import Cause
+from wattline.analysis.snapshot import State
 from wattline.publish.history import finite
-from wattline.publish.words import (
-    CAUSE_TITLES,
-    ENGINE_DOWN,
-    GPU_LOST,
-    STATE_RUNBOOKS,
-    STATE_TITLES,
-    cause_runbook,
-    runbook,
-    sentence,
-    summary,
-)
+from wattline.publish.words import ENGINE_DOWN, GPU_LOST, cause_runbook, runbook, sentence, summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -294,7 +285,7 @@ def _deployment(view: DeploymentView, snapshot: Snapshot, history: History) -> D
     return Deployment(
         name=_clean(view.name),
         state=view.state,
-        title=STATE_TITLES[view.state],
+        title=view.state.record.title,
         summary=_clean(summary(view)),
         reason=_clean(sentence(view.reason)),
         seconds_in_state=max(0.0, snapshot.t - view.since),
@@ -302,7 +293,7 @@ def _deployment(view: DeploymentView, snapshot: Snapshot, history: History) -> D
         suspicions=tuple(
             Suspicion(
                 cause=s.cause,
-                title=CAUSE_TITLES[s.cause],
+                title=s.cause.record.title,
                 evidence=_clean(s.evidence),
                 runbook=cause_runbook(s.cause, view.state),
             )
@@ -335,8 +326,8 @@ def _deployment(view: DeploymentView, snapshot: Snapshot, history: History) -> D
 
 
 def _state_runbook(view: DeploymentView, snapshot: Snapshot) -> str | None:
-    if view.state in STATE_RUNBOOKS:
-        return runbook(STATE_RUNBOOKS[view.state])
+    if view.state.record.runbook:
+        return runbook(view.state.record.runbook)
     if view.state is not State.UNKNOWN:
         return None
     if view.unresolved_gpus or _any_down(snapshot.gpus, view):

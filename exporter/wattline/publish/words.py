@@ -4,52 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wattline.analysis.snapshot import Cause, State
+from wattline.analysis.snapshot import State
 
 if TYPE_CHECKING:
+    from wattline.analysis.causes import Cause
     from wattline.analysis.snapshot import DeploymentView
 
 RUNBOOKS = "https://github.com/wattline/wattline/blob/main/docs/runbooks"
 
-STATE_TITLES: dict[State, str] = {state: state.value.replace("_", " ").capitalize() for state in State}
-"""``Idle while busy``."""
-
-CAUSE_TITLES: dict[Cause, str] = {
-    Cause.NOT_FED: "Not fed",
-    Cause.SPINNING: "Spinning",
-    Cause.COLLECTIVES_OVER_PCIE: "Collectives over PCIe",
-    Cause.PCIE_BANDWIDTH: "PCIe bandwidth",
-    Cause.HOST_BOUND: "Host bound",
-    Cause.BATCH_LIMITED: "Batch limited",
-    Cause.PARTIAL_IDLE: "Partly idle",
-    Cause.MEMORY_BOUND: "Memory bound",
-    Cause.POWER_CAPPED: "Power capped",
-    Cause.THROTTLED: "Throttled",
-    Cause.LINK_DEGRADED: "Link degraded",
-}
-
 ENGINE_DOWN = "InferenceEngineDown"
 GPU_LOST = "GpuLost"
-LOW_POWER = "PowerFractionLow"
-
-STATE_RUNBOOKS: dict[State, str] = {
-    State.LOW_POWER: LOW_POWER,
-    State.IDLE_WHILE_BUSY: "GpuIdleWhileBusy",
-    State.STALLED: "InferenceStalled",
-}
-"""States that ask for somebody to act. ``unknown`` has one by what is missing."""
-
-CAUSE_RUNBOOKS: dict[Cause, str] = {
-    Cause.BATCH_LIMITED: "RequestsWaitWhileCacheFree",
-    Cause.PARTIAL_IDLE: "GpuPartiallyIdle",
-    Cause.POWER_CAPPED: "PowerLimitBelowDefault",
-    Cause.THROTTLED: "GpuThrottled",
-    Cause.LINK_DEGRADED: "PcieLinkDegraded",
-}
-"""Causes with a runbook of their own; the others are explained in that of the state they explain."""
-
-NORMAL = frozenset({Cause.MEMORY_BOUND})
-"""Said for completeness: nothing is to be done about it."""
 
 
 def runbook(name: str) -> str:
@@ -59,9 +23,9 @@ def runbook(name: str) -> str:
 
 def cause_runbook(cause: Cause, state: State) -> str | None:
     """Where to read on about a suspected cause; ``None`` when it is nothing to act on."""
-    if cause in NORMAL:
+    if cause.record.weight == "normal":
         return None
-    return runbook(CAUSE_RUNBOOKS.get(cause) or STATE_RUNBOOKS.get(state, LOW_POWER))
+    return runbook(cause.record.runbook or state.record.runbook or State.LOW_POWER.record.runbook)
 
 
 def percent(fraction: float) -> str:

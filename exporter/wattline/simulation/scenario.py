@@ -12,7 +12,8 @@ from enum import Enum
 from itertools import accumulate
 from typing import NamedTuple
 
-from wattline.analysis.snapshot import Cause, State
+from wattline.analysis.causes import Cause
+from wattline.analysis.snapshot import State
 
 GPU_COUNT = 8
 LIMIT_WATTS = 600.0
