@@ -12,11 +12,14 @@ REQUESTS_QUEUED = "#AA4499"
 LIMIT = "#B0413E"
 LIMIT_OTHER = "#A8A8A8"
 NEUTRAL = "#8E8E8E"
+CALM = "#7C93A6"
+"""Of a share of the limit that is neither good nor bad by itself."""
 FLOOR = STATE_COLOURS[State.IDLE]
 FAULT = STATE_COLOURS[State.IDLE_WHILE_BUSY]
 FINE = STATE_COLOURS[State.WORKING]
 
 __all__ = [
+    "CALM",
     "FAULT",
     "FINE",
     "FLOOR",

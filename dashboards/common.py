@@ -9,13 +9,16 @@ from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import dashboard as d
 
 from dashboards.colours import FAULT, NEUTRAL, REQUESTS_QUEUED, REQUESTS_RUNNING, STATE_COLOURS, TOKENS
-from dashboards.panels import DATASOURCE, PLUGIN_VERSION, dashed, fixed, graph, over_time, properties
+from dashboards.panels import DATASOURCE, NO_DATA, PLUGIN_VERSION, dashed, fixed, graph, over_time, properties
 from dashboards.thresholds import SIGN_OF_LIFE, alert_names
+from wattline.analysis.causes import THROTTLE_REASONS
 from wattline.analysis.snapshot import State
 
 TAG = "wattline"
 FLEET, DEPLOYMENT, GPU = "wattline-fleet", "wattline-deployment", "wattline-gpu"
 """The uids of the three dashboards: links rely on them, so they never change."""
+BOARDS = {FLEET: "Fleet", DEPLOYMENT: "Deployment", GPU: "GPU"}
+"""Their names."""
 
 BY_DEPLOYMENT = 'deployment=~"$deployment", instance=~"$node"'
 """Selector for everything that carries a deployment."""
@@ -29,51 +32,93 @@ OF_GPU = 'uuid="$gpu"'
 """Selector where just one GPU is picked: its UUID says it all, also when it moved to another deployment."""
 OF_EXPORTER = 'instance=~"$node"'
 """Selector for what an exporter tells of itself."""
+OF_TARGET = f'job="wattline", {OF_EXPORTER}'
+"""Selector for what Prometheus tells of the exporters that it scrapes."""
 
 WASTE = "|".join(state for state in State if state.record.waste)
-SAME = "job, instance, deployment"
+EACH = "deployment"
+"""The labels that a deployment is known by."""
+HOST = "job, instance"
+"""The labels that an exporter, and with it a host, is known by."""
+SAME = f"{HOST}, {EACH}"
 """The labels that one deployment on one host is known by."""
+ALL = ""
+"""No labels: one number over everything that is selected."""
+REMEMBERED = "1d"
+"""For so long is known what an exporter told before it fell silent."""
 ALERTS = 'alertstate="firing", alertname=~"' + "|".join(alert_names()) + '"'
+
+
+def _codes(selector: str) -> str:
+    return " or ".join(
+        f'{state.record.rank} * (wattline_deployment_state{{{selector}, state="{state}"}} == 1)'
+        for state in sorted(State, key=lambda s: s.record.rank)
+    )
 
 
 def state_code(selector: str) -> str:
     """Return PromQL for the state of each deployment as a number; over several hosts, the one that matters most."""
-    codes = " or ".join(
-        f'{state.record.rank} * (wattline_deployment_state{{{selector}, state="{state}"}} == 1)'
-        for state in sorted(State, key=lambda s: s.record.rank)
-    )
-    return f"max by (deployment) ({codes})"
+    return f"max by ({EACH}) ({_codes(selector)})"
 
 
-def of_limit(selector: str, by: str = "by (deployment) ") -> str:
+def blind(selector: str) -> str:
+    """Return PromQL for the deployments, by host, whose exporter told of them within the last day and is silent now."""
+    known = f"last_over_time(wattline_deployment_gpus{{{selector}}}[{REMEMBERED}])"
+    return f"({known} unless on ({HOST}) wattline_build_info{{{OF_EXPORTER}}})"
+
+
+def state_now(selector: str, by: str = EACH) -> str:
+    """Return PromQL as :func:`state_code`, for one moment: a host that fell silent has the number of “No data”."""
+    return f"max by ({by}) ({_codes(selector)} or ({NO_DATA} + 0 * {blind(selector)}))"
+
+
+def none_while_blind(number: str, selector: str) -> str:
+    """Return PromQL for a number without labels that is 0 only where each known deployment is seen."""
+    return f"({number} > 0) or ({number} unless on () {blind(selector)})"
+
+
+def of_limit(selector: str, by: str = EACH) -> str:
     """Return PromQL for the TDP fraction over all hosts: each host's own fraction, weighted by its limit."""
     return _weighted_by_limit("wattline_tdp_fraction", selector, by)
 
 
-def active_fraction(selector: str, by: str = "by (deployment) ") -> str:
+def active_fraction(selector: str, by: str = EACH) -> str:
     """Return PromQL for the active power fraction over all hosts, weighted by their limits."""
     return _weighted_by_limit("wattline_active_power_fraction", selector, by)
 
 
 def _weighted_by_limit(metric: str, selector: str, by: str) -> str:
     value, limit = f"{metric}{{{selector}}}", f"wattline_power_limit_watts{{{selector}}}"
-    return f"sum {by}({value} * on ({SAME}) {limit}) / sum {by}({limit} and on ({SAME}) {value})"
+    return f"sum by ({by}) ({value} * on ({SAME}) {limit}) / sum by ({by}) ({limit} and on ({SAME}) {value})"
 
 
-def tokens_per_second(selector: str, kind: str, by: str = "by (deployment) ") -> str:
+def tokens_per_second(selector: str, kind: str, by: str = EACH) -> str:
     """Return PromQL for the tokens per second of one kind, over all hosts."""
-    return f'sum {by}(wattline_tokens_per_second{{{selector}, kind="{kind}"}})'
+    return f'sum by ({by}) (wattline_tokens_per_second{{{selector}, kind="{kind}"}})'
 
 
-def tokens_per_watt(selector: str, by: str = "by (deployment) ") -> str:
-    """Return PromQL for generated tokens per second and watt over all hosts; both come from the same window."""
-    return f"{tokens_per_second(selector, 'generation', by)} / sum {by}(wattline_power_watts{{{selector}}})"
+def tokens_per_watt(selector: str, by: str = EACH) -> str:
+    """Return PromQL for generated tokens per second and watt, from the same window and the same hosts on both sides.
+
+    A host whose engines answer and tell no tokens is part of an engine that another host counts: its power belongs to
+    those tokens, and without its power nothing is known.
+    """
+    tokens, power = (
+        f'wattline_tokens_per_second{{{selector}, kind="generation"}}',
+        f"wattline_power_watts{{{selector}}}",
+    )
+    part = f"(max by ({SAME}) (wattline_engine_up{{{selector}}} == 1) unless on ({SAME}) {tokens})"
+    return (
+        f"sum by ({by}) ({tokens} and on ({SAME}) {power}) "
+        f"/ sum by ({by}) ({power} and on ({SAME}) ({tokens} or {part})) "
+        f"unless on ({by}) ({part} unless on ({SAME}) {power})"
+    )
 
 
-def wasted_watt_hours(selector: str, by: str = "by (deployment) ", window: str = "$__range") -> str:
+def wasted_watt_hours(selector: str, by: str = EACH, window: str = "$__range") -> str:
     """Return PromQL for the energy spent in the states of waste, in watt hours; over the time range, or a window."""
     return (
-        f"sum {by}(increase(wattline_deployment_state_energy_joules_total"
+        f"sum by ({by}) (increase(wattline_deployment_state_energy_joules_total"
         f'{{{selector}, state=~"{WASTE}"}}[{window}])) / 3600'
     )
 
@@ -120,30 +165,29 @@ def power_shares(selector: str) -> str:
 def firing(by: str, deployments: str, alerts: str) -> str:
     """Return PromQL for the number of firing alerts: 0 only where the rules are seen to be alive."""
     alive = f'on () ALERTS{{alertname="{SIGN_OF_LIFE}"}}'
-    return f"count {by}(ALERTS{{{alerts}}}) or (0 * max {by}(wattline_deployment_state{{{deployments}}}) and {alive})"
+    known = f"max by ({by}) (wattline_deployment_state{{{deployments}}})"
+    return f"count by ({by}) (ALERTS{{{alerts}}}) or (0 * {known} and {alive})"
 
 
 def to_deployment(name: str) -> str:
     """Return the address of a deployment's dashboard. ``name`` is a Grafana expression for the deployment's name."""
-    return (
-        f"/d/{DEPLOYMENT}/deployment?${{datasource:queryparam}}&var-deployment=${{{name}:percentencode}}"
-        "&${node:queryparam}&${__url_time_range}"
-    )
+    picked = f"var-deployment=${{{name}:percentencode}}"
+    return _address(DEPLOYMENT, "${datasource:queryparam}", picked, "${node:queryparam}", "${__url_time_range}")
 
 
 def to_gpu(uuid: str) -> str:
     """Return the address of a GPU's dashboard. ``uuid`` is a Grafana expression for the GPU's UUID."""
-    return (
-        f"/d/{GPU}/gpu?${{datasource:queryparam}}&var-deployment=$__all&var-node=$__all"
-        f"&var-gpu=${{{uuid}:percentencode}}&${{__url_time_range}}"
-    )
+    picked = ("var-deployment=$__all", "var-node=$__all", f"var-gpu=${{{uuid}:percentencode}}")
+    return _address(GPU, "${datasource:queryparam}", *picked, "${__url_time_range}")
 
 
 # --- Variables -------------------------------------------------------------------------------------------------------
 
 
 def _data_source() -> dashboard.DatasourceVariable:
-    return dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
+    # Grafana's default one where that is a Prometheus; without a current value it takes the first one by name.
+    default = d.VariableOption(text="default", value="default")
+    return dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus").current(default)
 
 
 def _query(name: str, label: str, query: str, description: str) -> dashboard.QueryVariable:
@@ -162,7 +206,7 @@ def _query(name: str, label: str, query: str, description: str) -> dashboard.Que
 def variables(*, one_deployment: bool = False, gpu: str | None = None) -> list[Builder[d.VariableModel]]:
     """Return the variables: data source, deployment, node and, where ``gpu`` is "one" or "many", GPU.
 
-    They are written without a current value: Grafana then takes the first one, or all.
+    They are written without a current value: Grafana then takes the first one, or all. The hidden ones are for links.
     """
     deployment = _query(
         "deployment",
@@ -198,7 +242,31 @@ def variables(*, one_deployment: bool = False, gpu: str | None = None) -> list[B
         if gpu == "many":
             picked.multi(True).include_all(True).all_value(".+")
         listed.append(picked)
+    if not one_deployment:
+        listed.append(_opened("deployment", _of_the_gpu() if gpu else f"topk(1, {state_now(BY_DEPLOYMENT)})"))
+    if gpu != "one":
+        selector = OF_ONES_GPUS if one_deployment else BY_DEPLOYMENT
+        # A lost GPU has no fraction, and is up 0.
+        lowest = f"bottomk(1, wattline_gpu_tdp_fraction{{{selector}}} or wattline_gpu_up{{{selector}}})"
+        listed.append(_opened("uuid", lowest))
     return listed
+
+
+OPENED = {"deployment": "open_deployment", "uuid": "open_gpu"}
+"""Hidden variables by the label that they take: which one of all a link to one opens."""
+
+
+def _opened(label: str, query: str) -> dashboard.QueryVariable:
+    return (
+        _query(OPENED[label], OPENED[label], f"query_result({query})", "What the link at the top opens.")
+        .regex(f'/{label}="([^"]+)"/')
+        .hide(d.VariableHide.HIDE_VARIABLE)
+    )
+
+
+def _of_the_gpu() -> str:
+    up = f"wattline_gpu_up{{{OF_GPU}}}"
+    return f"max by ({EACH}) ({up} or (last_over_time({up}[{REMEMBERED}]) unless on (uuid) {up}))"
 
 
 # --- Dashboards ------------------------------------------------------------------------------------------------------
@@ -240,7 +308,7 @@ def of_one_gpu() -> Scope:
     return Scope(" or ".join(by_labels), only=f" and on ({SAME}) {gpu}")
 
 
-def _annotations(scope: Scope) -> list[Builder[d.AnnotationQuery]]:
+def _annotations(scope: Scope, unshaded: list[int]) -> list[Builder[d.AnnotationQuery]]:
     firing = (
         dashboard.AnnotationQuery()
         .name("Alerts")
@@ -252,6 +320,7 @@ def _annotations(scope: Scope) -> list[Builder[d.AnnotationQuery]]:
         .title_format("{{alertname}}")
         .text_format("{{severity}} · {{deployment}}")
         .tag_keys("alertname,severity")
+        .filter(dashboard.AnnotationPanelFilter().exclude(True).ids(unshaded))
     )
     # The state now, unless it was the same one step ago; and only where there was one then, so that a restart of
     # Prometheus is no change of state. Grafana asks once a minute at most, and some releases for 100 moments only: over
@@ -273,31 +342,54 @@ def _annotations(scope: Scope) -> list[Builder[d.AnnotationQuery]]:
     return [firing, changed]
 
 
-def new(
-    uid: str, title: str, description: str, listed: list[Builder[d.VariableModel]], since: str, scope: Scope
-) -> dashboard.Dashboard:
-    """Start a dashboard: not editable in place, linked to the others by their tag, keeping variables and time."""
+def _links(uid: str) -> list[Builder[d.DashboardLink]]:
+    """Links at the top: to the other dashboards with everything that is picked, and to the last day.
+
+    A dashboard of one cannot show all: it opens with the one that asks most for attention.
+    """
+
+    def kept(name: str, opened: str, ones: str) -> str:
+        one_is_picked = uid == ones
+        return f"${{{name}:queryparam}}" if one_is_picked else f"var-{name}=${{{OPENED[opened]}:percentencode}}"
+
+    picked = {
+        FLEET: ["${deployment:queryparam}"],
+        DEPLOYMENT: [kept("deployment", "deployment", DEPLOYMENT)] + ["${gpu:queryparam}"] * (uid == GPU),
+        GPU: ["${deployment:queryparam}", kept("gpu", "uuid", GPU)],
+    }
+    links: list[Builder[d.DashboardLink]] = [
+        _link(title, _address(other, "${datasource:queryparam}", "${node:queryparam}", *picked[other])).keep_time(True)
+        for other, title in BOARDS.items()
+        if other != uid
+    ]
+    return [*links, _link("Last 24 h", _address(uid, "from=now-24h", "to=now")).include_vars(True)]
+
+
+def _address(uid: str, *parts: str) -> str:
+    return f"/d/{uid}/{BOARDS[uid].lower()}?" + "&".join(parts)
+
+
+def _link(title: str, url: str) -> dashboard.DashboardLink:
+    return dashboard.DashboardLink(title).type(d.DashboardLinkType.LINK).url(url).icon("dashboard")
+
+
+def new(uid: str, description: str, listed: list[Builder[d.VariableModel]]) -> dashboard.Dashboard:
+    """Start a dashboard: not editable in place, with variables, and with links that keep what is picked."""
     board = (
-        dashboard.Dashboard(title)
+        dashboard.Dashboard(f"Wattline / {BOARDS[uid]}")
         .uid(uid)
         .description(description)
         .tags([TAG])
         .readonly()
         .tooltip(d.DashboardCursorSync.CROSSHAIR)
         .timezone("browser")
-        .time(since, "now")
+        # What began three minutes ago is to be seen; a day is one click away.
+        .time("now-30m", "now")
         .refresh("30s")
-        .link(
-            dashboard.DashboardLink("Wattline")
-            .type(d.DashboardLinkType.DASHBOARDS)
-            .tags([TAG])
-            .as_dropdown(False)
-            .include_vars(True)
-            .keep_time(True)
-        )
     )
+    for link in _links(uid):
+        board.link(link)
     board.variables(listed)
-    board.annotations(_annotations(scope))
     return board
 
 
@@ -311,14 +403,21 @@ class Layout:
         self._board = board
         self._x = self._y = self._id = 0
         self._height = 0
+        self._unshaded: list[int] = []
 
     def _number(self) -> int:
         self._id += 1
         return self._id
 
-    def place(self, panel: Builder[d.Panel], width: int, height: int) -> None:
-        """Put ``panel`` beside the last one, or below when it would not fit."""
+    def place(self, panel: Builder[d.Panel], width: int, height: int, *, shaded: bool = True) -> None:
+        """Put ``panel`` beside the last one, or below when it would not fit; firing alerts shade it, or not."""
         self._board.with_panel(self._placed(panel, width, height))
+        if not shaded:
+            self._unshaded.append(self._id)
+
+    def annotate(self, scope: Scope) -> None:
+        """Mark alerts and changes of state on the panels. Alerts shade a graph, which would recolour states."""
+        self._board.annotations(_annotations(scope, self._unshaded))
 
     def _placed(self, panel: Builder[d.Panel], width: int, height: int) -> _Placed:
         if self._x + width > COLUMNS:
@@ -367,6 +466,8 @@ class _Placed(Builder[d.Panel]):
 # --- What two dashboards share --------------------------------------------------------------------------------
 
 
+FAULTS = "|".join(sorted(THROTTLE_REASONS))
+"""Reasons that no healthy GPU shows for long."""
 TRANSMIT = {"color": fixed(REQUESTS_RUNNING), "custom__fillOpacity": 20}
 RECEIVE = dashed(REQUESTS_QUEUED)
 """How the two directions of PCIe are drawn: both can be seen where they are equal, which is when it matters."""
@@ -402,15 +503,17 @@ def gpu_activity(selector: str, how: str) -> timeseries.Panel:
 
 
 def gpu_event_reasons(selector: str) -> timeseries.Panel:
-    """Make the panel that shows what holds the clocks back."""
+    """Make the panel that shows what holds the clocks back: faults GPU by GPU, the other reasons as means."""
+    seconds = f"wattline_gpu_clocks_event_seconds_total{{{selector}, reason"
     return graph(
         "What holds the clocks back?",
-        "Share of time in which each clocks event reason was active, as a mean over the GPUs. sw_power_cap under "
-        "load is a GPU that uses all its power: good. Thermal and brake reasons are faults. gpu_idle is no work. "
-        "Several can be active at once.",
+        "Share of time in which each clocks event reason was active. Thermal and brake reasons are faults, and drawn "
+        f"for each GPU that has one, up to {FEW}, the worst. The others are means over the GPUs: sw_power_cap under "
+        "load is a GPU that uses all its power, gpu_idle is no work. Several can be active at once.",
         "percentunit",
         over_time(
-            f"avg by (reason) (rate(wattline_gpu_clocks_event_seconds_total{{{selector}}}[$__rate_interval])) > 0",
-            "{{reason}}",
+            "(" + few_rates(f'max by (reason, instance, gpu) (rate({seconds}=~"{FAULTS}"}}%s))') + ") > 0",
+            "{{reason}} · {{instance}} GPU {{gpu}}",
         ),
+        over_time(f'avg by (reason) (rate({seconds}!~"{FAULTS}"}}[$__rate_interval])) > 0', "{{reason}}"),
     ).axis_soft_max(1)

@@ -22,6 +22,7 @@ from dashboards.colours import (
 )
 from dashboards.common import (
     ALERTS,
+    ALL,
     DEPLOYMENT,
     FEW,
     OF_ONE,
@@ -39,7 +40,7 @@ from dashboards.common import (
     of_deployments,
     of_limit,
     power_shares,
-    state_code,
+    state_now,
     to_gpu,
     tokens_per_second,
     tokens_per_watt,
@@ -67,8 +68,6 @@ T = judged_by()
 WINDOW = f"{Plan().window:g}s"
 """Over which the exporter takes its means, unless it is configured otherwise."""
 GPU_NAME = "{{instance}} · GPU {{gpu}}"
-ALL = ""
-"""No grouping: everything selected belongs to the one deployment."""
 
 
 def _state() -> stat.Panel:
@@ -76,9 +75,9 @@ def _state() -> stat.Panel:
         p.number(
             "State now",
             "The state over the exporter's last window (60 s by default); over several hosts the one that matters "
-            "most. “No data” is not idle: nobody knows.",
+            "most. “No data”: the exporter was there within the last day and is silent, so nobody knows.",
             "none",
-            p.now(state_code(OF_ONE), "state"),
+            p.now(state_now(OF_ONE), "state"),
         )
         .mappings(p.words(p.STATES))
         .color_mode(c.BigValueColorMode.BACKGROUND_SOLID)
@@ -105,13 +104,7 @@ def _cause_now() -> stat.Panel:
 
 
 def _fraction(title: str, description: str, query: str) -> stat.Panel:
-    return (
-        p.number(title, description, "percentunit", p.over_time(query, "fraction"))
-        .decimals(0)
-        .color_scheme(p.always(POWER))
-        .graph_mode(c.BigValueGraphMode.AREA)
-        .max_data_points(100)
-    )
+    return p.number(title, description, "percentunit", p.now(query, "fraction")).decimals(0)
 
 
 def _throughput_and_power() -> timeseries.Panel:
@@ -196,8 +189,7 @@ def _per_gpu(title: str, description: str, metric: str, lines: Steps) -> timeser
         p.graph(
             title, description, "percentunit", p.over_time(few_of(f"{metric}{{{OF_ONES_GPUS}}}", "bottomk"), GPU_NAME)
         )
-        .legend(p.legend_beside("mean", "lastNotNull"))
-        .decimals(0)
+        .legend(p.legend_beside("mean", "min"))
         .fill_opacity(0)
         .line_width(1)
         .axis_soft_max(1)
@@ -236,22 +228,12 @@ def _gpus() -> table.Panel:
             (
                 "Of limit",
                 each("wattline_gpu_tdp_fraction"),
-                p.BAR_CELL
-                | {
-                    "custom__width": 130,
-                    "color": {"mode": "thresholds"},
-                    "thresholds": p.steps_property(*OF_LIMIT_STEPS),
-                },
+                p.BAR_CELL | {"custom__width": 130},
             ),
             (
                 "Active",
                 each("wattline_gpu_active_power_fraction"),
-                p.BAR_CELL
-                | {
-                    "custom__width": 130,
-                    "color": {"mode": "thresholds"},
-                    "thresholds": p.steps_property(*ACTIVE_STEPS),
-                },
+                p.BAR_CELL | {"custom__width": 130},
             ),
             ("Power", each("wattline_gpu_power_watts"), right | {"unit": "watt", "decimals": 0, "custom__width": 80}),
             (
@@ -514,11 +496,8 @@ def build() -> dashboard.Dashboard:
     """Build the dashboard of one deployment."""
     board = new(
         DEPLOYMENT,
-        "Wattline / Deployment",
         "The story of one deployment: work, power, what came of it, and why power is low.",
         variables(one_deployment=True, gpu="many"),
-        "now-3h",
-        of_deployments(OF_ONE),
     )
     layout = Layout(board)
     layout.place(_state(), 4, 4)
@@ -549,12 +528,10 @@ def build() -> dashboard.Dashboard:
             "Generated tokens per second and watt, that is tokens per joule; tokens and energy come from the same "
             "window. Only comparable with itself at a similar concurrency.",
             p.TOKENS_PER_JOULE,
-            p.over_time(tokens_per_watt(OF_ONE, ALL), "tokens per watt"),
+            p.now(tokens_per_watt(OF_ONE, ALL), "tokens per watt"),
         )
         .decimals(2)
-        .color_scheme(p.always(TOKENS))
-        .graph_mode(c.BigValueGraphMode.AREA)
-        .max_data_points(100),
+        .color_scheme(p.always(TOKENS)),
         4,
         4,
     )
@@ -572,7 +549,7 @@ def build() -> dashboard.Dashboard:
     )
     layout.place(_throughput_and_power(), 14, 8)
     layout.place(_requests(), 10, 8)
-    layout.place(_state_share(), 14, 7)
+    layout.place(_state_share(), 14, 7, shaded=False)
     layout.place(_histogram(), 10, 7)
     layout.heading("Is it still scaling?")
     for chart in _scaling():
@@ -607,7 +584,7 @@ def build() -> dashboard.Dashboard:
     )
     layout.place(_gpus(), 24, 10)
     layout.heading("Why? What speaks for which cause")
-    layout.place(_causes_over_time(), 24, 9)
+    layout.place(_causes_over_time(), 24, 9, shaded=False)
     layout.place(_causes_table(), 24, 9)
     layout.place(gpu_activity(OF_ONES_GPUS, "avg"), 12, 8)
     layout.place(gpu_event_reasons(OF_ONES_GPUS), 12, 8)
@@ -620,4 +597,5 @@ def build() -> dashboard.Dashboard:
     layout.place(idle, 8, 8)
     layout.place(tokens, 8, 8)
     layout.place(engines, 24, 5)
+    layout.annotate(of_deployments(OF_ONE))
     return board

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from grafana_foundation_sdk.builders import bargauge, dashboard, table, timeseries
+from grafana_foundation_sdk.builders import bargauge, dashboard, stat, table, timeseries
+from grafana_foundation_sdk.models import common as c
 
 from dashboards import panels as p
 from dashboards.colours import FAULT, FINE, LIMIT, LIMIT_OTHER, POWER, STATE_COLOURS, TOKENS
 from dashboards.common import (
     ALERTS,
+    ALL,
     BY_DEPLOYMENT,
+    EACH,
     FEW,
     FLEET,
+    HOST,
     OF_EXPORTER,
+    OF_TARGET,
+    REMEMBERED,
     SAME,
     UNASSIGNED,
     WASTE,
@@ -22,10 +28,11 @@ from dashboards.common import (
     few_rates,
     firing,
     new,
+    none_while_blind,
     of_deployments,
     of_limit,
     power_shares,
-    state_code,
+    state_now,
     states_over_time,
     to_deployment,
     to_gpu,
@@ -34,7 +41,6 @@ from dashboards.common import (
     variables,
     wasted_watt_hours,
 )
-from dashboards.scales import ACTIVE_STEPS, OF_LIMIT_STEPS
 from dashboards.thresholds import SIGN_OF_LIFE, alerted_by, alerted_over, judged_by
 from wattline.analysis.snapshot import State
 
@@ -50,80 +56,98 @@ WASTE_WINDOW = alerted_over("energy_window")
 WASTED = f"Wasted in {WASTE_WINDOW}"
 
 
+def _exporters() -> stat.Panel:
+    known = f"count(count by ({HOST}) (last_over_time(up{{{OF_TARGET}}}[{REMEMBERED}])))"
+    up = f"(count(up{{{OF_TARGET}}} == 1) or 0 * {known})"
+    return (
+        p.number(
+            "Exporters up",
+            "Exporters that Prometheus reaches, of those that it knew within the last day. Of the GPUs of one that is "
+            "down nothing is known: its deployments have no data, and no alert about them can be raised.",
+            "none",
+            p.now(f"{up} == {known}", "up"),
+            p.now(f"{up} < {known}", "up, of"),
+            p.now(known, "known"),
+        )
+        .decimals(0)
+        .text_mode(c.BigValueTextMode.VALUE_AND_NAME)
+        .override_by_name("up", p.properties(color=p.fixed(FINE)))
+        .override_by_name("up, of", p.properties(color=p.fixed(FAULT)))
+    )
+
+
 def _strip(layout: Layout) -> None:
     state = f'wattline_deployment_state{{{BY_DEPLOYMENT}, state=~"{WASTE}"}}'
-    layout.place(
+    spent = f"sum(wattline_power_watts{{{BY_DEPLOYMENT}}} * on ({SAME}) max by ({SAME}) ({state}))"
+    fault = p.steps((None, FINE), (1, FAULT))
+
+    def place(width: int, panel: stat.Panel) -> None:
+        layout.place(panel, width, 4)
+
+    place(4, _exporters())
+    place(
+        4,
         p.number(
             "Wasting watts now",
             "Deployments that hold work while their GPUs draw idle power (idle while busy) or make no token (stalled). "
-            "0 means that none does; “No data” means that nobody is looking. A deployment whose state is unknown is "
-            "not counted.",
+            "0 is said only where every deployment that was known within the last day is seen; “No data” means that "
+            "somebody is not: the table below names the deployment. One whose state is unknown is not counted.",
             "none",
-            p.now(f"sum(max by (deployment) ({state}))", "deployments"),
+            p.now(none_while_blind(f"sum(max by ({EACH}) ({state}))", BY_DEPLOYMENT), "deployments"),
         )
-        .thresholds(p.steps((None, FINE), (1, FAULT)))
+        .thresholds(fault)
         .color_scheme(p.by_thresholds()),
-        4,
-        4,
     )
-    layout.place(
+    place(
+        4,
         p.number(
             "Power spent there",
             "Power of the deployments counted on the left: what is being paid for without work being done. It is the "
             "whole draw, not only what a healthy server would save.",
             "watt",
-            p.now(
-                f"sum(wattline_power_watts{{{BY_DEPLOYMENT}}} * on ({SAME}) max by ({SAME}) ({state}))",
-                "watts",
-            ),
+            p.now(none_while_blind(spent, BY_DEPLOYMENT), "watts"),
         )
-        .thresholds(p.steps((None, FINE), (1, FAULT)))
+        .thresholds(fault)
         .color_scheme(p.by_thresholds()),
-        4,
-        4,
     )
-    layout.place(
+    place(
+        3,
         p.number(
             WASTED,
             f"Energy that all deployments spent idle while busy or stalled in the {WASTE_WINDOW} up to the end of the "
             "time range. Red from the amount that the alert EnergyWasted reports for a single deployment over the same "
             "window. Idle power without work is not counted here.",
             "watth",
-            p.now(wasted_watt_hours(BY_DEPLOYMENT, "", WASTE_WINDOW), "energy"),
+            p.now(wasted_watt_hours(BY_DEPLOYMENT, ALL, WASTE_WINDOW), "energy"),
         )
-        .decimals(2)
+        .decimals(1)
         .thresholds(p.steps((None, FINE), (1, POWER), (1000 * alerted_by("energy_wasted"), FAULT)))
         .color_scheme(p.by_thresholds()),
-        4,
-        4,
     )
-    layout.place(
+    place(
+        3,
         p.number(
-            "Power, of the limit",
+            "Of the limit",
             "Power of all deployments as a share of their enforced limits, which are read from the boards and never "
             "assumed. Low is no fault by itself: see whether work is held.",
             "percentunit",
-            p.now(of_limit(BY_DEPLOYMENT, ""), "of the limit"),
-        )
-        .decimals(0)
-        .color_scheme(p.always(POWER)),
-        4,
-        4,
+            p.now(of_limit(BY_DEPLOYMENT, ALL), "of the limit"),
+        ).decimals(0),
     )
-    layout.place(
+    place(
+        3,
         p.number(
-            "Generated tokens",
-            "Tokens per second over all deployments, from counters over the exporter's window. It says nothing "
-            "about power: a throughput can look like a triumph on GPUs that idle.",
+            "Tokens/s",
+            "Generated tokens per second over all deployments, from counters over the exporter's window. It says "
+            "nothing about power: a throughput can look like a triumph on GPUs that idle.",
             p.TOKENS_PER_SECOND,
-            p.now(tokens_per_second(BY_DEPLOYMENT, "generation", ""), "tokens"),
+            p.now(tokens_per_second(BY_DEPLOYMENT, "generation", ALL), "tokens"),
         )
         .decimals(1)
         .color_scheme(p.always(TOKENS)),
-        4,
-        4,
     )
-    layout.place(
+    place(
+        3,
         p.number(
             "Alerts firing",
             f"Alerts of Wattline that fire now. 0 is shown only while the alert {SIGN_OF_LIFE} says that the rules are "
@@ -135,10 +159,8 @@ def _strip(layout: Layout) -> None:
                 "alerts",
             ),
         )
-        .thresholds(p.steps((None, FINE), (1, FAULT)))
+        .thresholds(fault)
         .color_scheme(p.by_thresholds()),
-        4,
-        4,
     )
 
 
@@ -146,8 +168,9 @@ def _deployments() -> table.Panel:
     narrow = {"custom__align": "right"}
     return p.rows(
         "Which deployment wastes watts?",
-        "One row a deployment, summed over its hosts, worst first; click a name for its story. “Of limit” is the "
-        "power as a share of the enforced limits, “Active” the share of the power above the idle floor: both mean "
+        "One row a deployment, summed over its hosts, worst first; click a name for its story. “Where” is its worst "
+        "node, if not all is well. “No data”: the exporter was there within the last day and is silent. “Of limit” is "
+        "the power as a share of the enforced limits, “Active” the share of the power above the idle floor: both mean "
         f"trouble only while work is held. “{WASTED}” is energy spent idle while busy or stalled in the {WASTE_WINDOW} "
         "up to the end of the time range. An empty cell was not measured; it is not 0.",
         [
@@ -161,10 +184,19 @@ def _deployments() -> table.Panel:
             ),
             (
                 "State now",
-                p.column(state_code(BY_DEPLOYMENT)),
+                p.column(state_now(BY_DEPLOYMENT)),
                 p.COLOURED_CELL
-                | {"mappings": p.words_property(p.STATES), "custom__width": 130, "custom__align": "left"},
+                | {"mappings": p.words_property(p.STATES), "custom__width": 125, "custom__align": "left"},
             ),
+            (
+                "",
+                p.column(
+                    f"topk by ({EACH}) (1, {state_now(BY_DEPLOYMENT, f'{EACH}, instance')} > "
+                    f"{State.SATURATED.record.rank})"
+                ),
+                {},
+            ),
+            ("Where", "instance", {"custom__width": 125}),
             (
                 "Requests",
                 p.column(f"sum by (deployment) (wattline_deployment_work_requests{{{BY_DEPLOYMENT}}})"),
@@ -173,32 +205,22 @@ def _deployments() -> table.Panel:
             (
                 "Of limit",
                 p.column(of_limit(BY_DEPLOYMENT)),
-                p.BAR_CELL
-                | {
-                    "custom__width": 130,
-                    "thresholds": p.steps_property(*OF_LIMIT_STEPS),
-                    "color": {"mode": "thresholds"},
-                },
+                p.BAR_CELL | {"custom__width": 105},
             ),
             (
                 "Active",
                 p.column(active_fraction(BY_DEPLOYMENT)),
-                p.BAR_CELL
-                | {
-                    "custom__width": 130,
-                    "thresholds": p.steps_property(*ACTIVE_STEPS),
-                    "color": {"mode": "thresholds"},
-                },
+                p.BAR_CELL | {"custom__width": 105},
             ),
             (
                 "Tokens/s",
                 p.column(tokens_per_second(BY_DEPLOYMENT, "generation")),
-                narrow | {"unit": "locale", "decimals": 0, "custom__width": 90},
+                narrow | {"unit": "locale", "decimals": 0, "custom__width": 80},
             ),
             (
                 "Tok/s/W",
                 p.column(tokens_per_watt(BY_DEPLOYMENT)),
-                narrow | {"unit": "none", "decimals": 2, "custom__width": 95},
+                narrow | {"unit": "none", "decimals": 2, "custom__width": 80},
             ),
             (
                 WASTED,
@@ -218,7 +240,7 @@ def _deployments() -> table.Panel:
             ),
             (
                 "Alerts",
-                p.column(firing("by (deployment) ", BY_DEPLOYMENT, OF_SOME_DEPLOYMENT)),
+                p.column(firing(EACH, BY_DEPLOYMENT, OF_SOME_DEPLOYMENT)),
                 narrow
                 | {
                     "decimals": 0,
@@ -334,7 +356,7 @@ def _idle_gpus() -> bargauge.Panel:
 
 
 def _trust() -> list[tuple[Builder[d.Panel], int, int]]:
-    down = p.rows(
+    read = p.rows(
         "Is everything being read?",
         "One row for each thing that an exporter reads: the driver, each GPU, each engine. “no” means that nothing "
         "usable came at the last try, and that its series are absent. The age is that of the last good reading.",
@@ -414,11 +436,19 @@ def _trust() -> list[tuple[Builder[d.Panel], int, int]]:
     )
     versions = p.rows(
         "Which exporters run, and with which configuration?",
-        "One row for each exporter. “Config” is whether the last reload of the file worked; if it did not, the "
-        "exporter goes on with the one before.",
+        "One row for each exporter that Prometheus knew within the last day. “Config” is whether the last reload of "
+        "the file worked; if it did not, the exporter goes on with the one before.",
         [
-            ("Node", "instance", {"custom__minWidth": 110}),
-            ("Version", "version", {"custom__width": 75}),
+            ("Node", "instance", {"custom__minWidth": 95}),
+            (
+                "Up",
+                p.column(
+                    f"max by (instance) (up{{{OF_TARGET}}} or 0 * last_over_time(up{{{OF_TARGET}}}[{REMEMBERED}]))"
+                ),
+                p.COLOURED_CELL
+                | {"custom__width": 60, "mappings": p.words_property({"0": ("down", FAULT), "1": ("up", FINE)})},
+            ),
+            ("Version", "version", {"custom__width": 70}),
             ("", p.column(f"max by (instance, version) (wattline_build_info{{{OF_EXPORTER}}})"), {}),
             (
                 "Config",
@@ -434,22 +464,18 @@ def _trust() -> list[tuple[Builder[d.Panel], int, int]]:
                 p.column(
                     f"1000 * max by (instance) (wattline_config_last_reload_success_timestamp_seconds{{{OF_EXPORTER}}})"
                 ),
-                {"unit": "dateTimeFromNow", "custom__width": 120},
+                {"unit": "dateTimeFromNow", "custom__width": 105},
             ),
         ],
+        sort=("Up", False),
     )
-    return [(down, 15, 9), (versions, 9, 9), (cost, 12, 8), (errors, 12, 8), (lost, 12, 8), (rejected, 12, 8)]
+    return [(read, 15, 9), (versions, 9, 9), (cost, 12, 8), (errors, 12, 8), (lost, 12, 8), (rejected, 12, 8)]
 
 
 def build() -> dashboard.Dashboard:
     """Build the dashboard of the fleet."""
     board = new(
-        FLEET,
-        "Wattline / Fleet",
-        "Is any deployment wasting watts? State, power, tokens and waste of every deployment.",
-        variables(),
-        "now-6h",
-        of_deployments(BY_DEPLOYMENT),
+        FLEET, "Is any deployment wasting watts? State, power, tokens and waste of every deployment.", variables()
     )
     layout = Layout(board)
     _strip(layout)
@@ -465,8 +491,9 @@ def build() -> dashboard.Dashboard:
         ).mappings(p.words(p.STATES)),
         24,
         7,
+        shaded=False,
     )
-    layout.place(_power_by_state(), 12, 9)
+    layout.place(_power_by_state(), 12, 9, shaded=False)
     layout.place(_top_wasters(), 6, 9)
     layout.place(_energy_by_state(), 6, 9)
     layout.heading("Which GPUs?")
@@ -483,4 +510,5 @@ def build() -> dashboard.Dashboard:
     )
     layout.place(_idle_gpus(), 12, 9)
     layout.folded("Can these numbers be trusted?", _trust())
+    layout.annotate(of_deployments(BY_DEPLOYMENT))
     return board

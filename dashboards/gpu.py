@@ -44,6 +44,11 @@ if TYPE_CHECKING:
 T = judged_by()
 
 
+def one(metric: str, more: str = "", by: str = "") -> str:
+    """Return PromQL for a reading of the GPU: one series, also where its deployment was renamed on the way."""
+    return f"max by ({by}) ({metric}{{{OF_GPU}{', ' if more else ''}{more}}})"
+
+
 def _identity() -> table.Panel:
     labels = (
         "instance, gpu, deployment, name, architecture, driver, pci_bus_id, virtualization, mig, memory, energy_source"
@@ -96,43 +101,31 @@ def _numbers() -> list[tuple[stat.Panel, int]]:
         .color_mode(c.BigValueColorMode.BACKGROUND_SOLID)
         .color_scheme(p.by_thresholds())
     )
-    power = (
-        p.number(
-            "Power now",
-            "Board power, the driver's own average over about a second: the last value that was read.",
-            "watt",
-            p.over_time(f"wattline_gpu_power_watts{{{OF_GPU}}}", "power"),
-        )
-        .decimals(0)
-        .color_scheme(p.always(POWER))
-    )
-    of_limit = (
-        p.number(
-            "Of its limit",
-            "Mean power over the window as a share of the enforced limit; never clamped.",
-            "percentunit",
-            p.over_time(f"wattline_gpu_tdp_fraction{{{OF_GPU}}}", "of the limit"),
-        )
-        .decimals(0)
-        .color_scheme(p.always(POWER))
-    )
-    active = (
-        p.number(
-            "Active power",
-            "Power above the idle floor as a share of what there is above it.",
-            "percentunit",
-            p.over_time(f"wattline_gpu_active_power_fraction{{{OF_GPU}}}", "active"),
-        )
-        .decimals(0)
-        .color_scheme(p.always(POWER))
-    )
+    power = p.number(
+        "Power now",
+        "Board power, the driver's own average over about a second: the last value that was read.",
+        "watt",
+        p.now(one("wattline_gpu_power_watts"), "power"),
+    ).decimals(0)
+    of_limit = p.number(
+        "Of its limit",
+        "Mean power over the window as a share of the enforced limit; never clamped.",
+        "percentunit",
+        p.now(one("wattline_gpu_tdp_fraction"), "of the limit"),
+    ).decimals(0)
+    active = p.number(
+        "Active power",
+        "Power above the idle floor as a share of what there is above it.",
+        "percentunit",
+        p.now(one("wattline_gpu_active_power_fraction"), "active"),
+    ).decimals(0)
     floor = (
         p.number(
             "Idle floor",
             "What it draws with the model loaded and no work, and where that number comes from: learned on this GPU, "
             "configured, or assumed until there was a chance to learn.",
             "watt",
-            p.now(f"wattline_gpu_idle_power_watts{{{OF_GPU}}}", "{{source}}"),
+            p.now(one("wattline_gpu_idle_power_watts", by="source"), "{{source}}"),
         )
         .decimals(0)
         .text_mode(c.BigValueTextMode.VALUE_AND_NAME)
@@ -142,7 +135,7 @@ def _numbers() -> list[tuple[stat.Panel, int]]:
         "Energy drawn",
         "What it drew over the time range, by the board's energy counter where it has one.",
         "watth",
-        p.now(f"increase(wattline_gpu_energy_joules_total{{{OF_GPU}}}[$__range]) / 3600", "energy"),
+        p.now(f"sum(increase(wattline_gpu_energy_joules_total{{{OF_GPU}}}[$__range])) / 3600", "energy"),
     ).decimals(1)
     xid = (
         p.number(
@@ -150,7 +143,7 @@ def _numbers() -> list[tuple[stat.Panel, int]]:
             "Errors that the driver reported for this GPU within the time range, while the exporter listened. Any "
             "one deserves a look into the kernel log.",
             "none",
-            p.now(f"increase(wattline_gpu_xid_errors_total{{{OF_GPU}}}[$__range])", "errors"),
+            p.now(f"sum(increase(wattline_gpu_xid_errors_total{{{OF_GPU}}}[$__range]))", "errors"),
         )
         .decimals(0)
         .thresholds(p.steps((None, FINE), (0.5, FAULT)))
@@ -178,7 +171,7 @@ def _numbers() -> list[tuple[stat.Panel, int]]:
 
 def _power() -> timeseries.Panel:
     def limit(name: str) -> prometheus.Dataquery:
-        return p.over_time(f'wattline_gpu_power_limit_watts{{{OF_GPU}, limit="{name}"}}', f"{name} limit")
+        return p.over_time(one("wattline_gpu_power_limit_watts", f'limit="{name}"'), f"{name} limit")
 
     panel = (
         p.graph(
@@ -187,9 +180,9 @@ def _power() -> timeseries.Panel:
             "floor and the limits. Only the enforced limit counts; it can be set between min and max. Single peaks "
             "above it are normal, a mean above it is not.",
             "watt",
-            p.over_time(f"wattline_gpu_power_instant_watts{{{OF_GPU}}}", "instant"),
-            p.over_time(f"wattline_gpu_power_watts{{{OF_GPU}}}", "power"),
-            p.over_time(f"wattline_gpu_idle_power_watts{{{OF_GPU}}}", "idle floor ({{source}})"),
+            p.over_time(one("wattline_gpu_power_instant_watts"), "instant"),
+            p.over_time(one("wattline_gpu_power_watts"), "power"),
+            p.over_time(one("wattline_gpu_idle_power_watts", by="source"), "idle floor ({{source}})"),
             limit("enforced"),
             limit("requested"),
             limit("default"),
@@ -214,8 +207,8 @@ def _fractions() -> timeseries.Panel:
             f"{T.idle_tdp_fraction:.0%} of the limit it idles, below {T.low_tdp_fraction:.0%} a loaded deployment is "
             f"low on power, from {T.saturated_tdp_fraction:.0%} it is saturated.",
             "percentunit",
-            p.over_time(f"wattline_gpu_tdp_fraction{{{OF_GPU}}}", "of the limit"),
-            p.over_time(f"wattline_gpu_active_power_fraction{{{OF_GPU}}}", "active"),
+            p.over_time(one("wattline_gpu_tdp_fraction"), "of the limit"),
+            p.over_time(one("wattline_gpu_active_power_fraction"), "active"),
         )
         .axis_soft_max(1)
         .thresholds(p.steps(*OF_LIMIT_STEPS))
@@ -231,8 +224,12 @@ def _energy() -> list[timeseries.Panel]:
             "Mean power by the energy counter beside the sampled power. They should lie on each other; where they do "
             "not, one of the two is wrong, and so is everything derived from it.",
             "watt",
-            p.over_time(f"rate(wattline_gpu_energy_joules_total{{{OF_GPU}}}[$__rate_interval])", "by energy counter"),
-            p.over_time(f"avg_over_time(wattline_gpu_power_watts{{{OF_GPU}}}[$__rate_interval])", "by sampled power"),
+            p.over_time(
+                f"max(rate(wattline_gpu_energy_joules_total{{{OF_GPU}}}[$__rate_interval]))", "by energy counter"
+            ),
+            p.over_time(
+                f"max(avg_over_time(wattline_gpu_power_watts{{{OF_GPU}}}[$__rate_interval]))", "by sampled power"
+            ),
         )
         .override_by_name("by energy counter", p.properties(color=p.fixed(TOKENS)))
         .override_by_name("by sampled power", p.properties(color=p.fixed(POWER)))
@@ -242,21 +239,21 @@ def _energy() -> list[timeseries.Panel]:
         "Difference between the energy counter and integrated power over the exporter's window, as a share of the "
         "greater. One per cent is normal.",
         "percentunit",
-        p.over_time(f"wattline_gpu_energy_disagreement_ratio{{{OF_GPU}}}", "difference"),
+        p.over_time(one("wattline_gpu_energy_disagreement_ratio"), "difference"),
     ).override_by_name("difference", p.properties(color=p.fixed(TOKENS)))
     return [meters, differ]
 
 
 def _link() -> list[timeseries.Panel]:
-    traffic = f"wattline_gpu_pcie_bytes_per_second{{{OF_GPU}"
-    capacity = f"wattline_gpu_pcie_link_bytes_per_second{{{OF_GPU}}}"
+    traffic = "wattline_gpu_pcie_bytes_per_second"
+    capacity = one("wattline_gpu_pcie_link_bytes_per_second")
     volume = (
         p.graph(
             "How much goes over its PCIe link?",
             "Traffic each way, against what the link carries one way at its current generation and width.",
             "Bps",
-            p.over_time(f'{traffic}, direction="transmit"}}', "transmit: GPU to host"),
-            p.over_time(f'{traffic}, direction="receive"}}', "receive: host to GPU"),
+            p.over_time(one(traffic, 'direction="transmit"'), "transmit: GPU to host"),
+            p.over_time(one(traffic, 'direction="receive"'), "receive: host to GPU"),
             p.over_time(capacity, "the link carries"),
         )
         .override_by_name("transmit: GPU to host", p.properties(**TRANSMIT))
@@ -268,7 +265,7 @@ def _link() -> list[timeseries.Panel]:
             "How full is the link?",
             f"Traffic as a share of what the link carries one way. Above {T.pcie_share:.0%} it is a suspect.",
             "percentunit",
-            p.over_time(f"{traffic}}} / on (job, instance, uuid) group_left () {capacity}", "{{direction}}"),
+            p.over_time(f"{one(traffic, by='direction')} / on () group_left () {capacity}", "{{direction}}"),
         )
         .axis_soft_max(1)
         .thresholds(p.steps(*SHARE_OF_LINK_STEPS))
@@ -281,10 +278,10 @@ def _link() -> list[timeseries.Panel]:
             "PCIe generation and width, current against their own maximum. Links fall back to a lower generation when "
             "idle; a lower one under load is degraded.",
             "none",
-            p.over_time(f'wattline_gpu_pcie_link_generation{{{OF_GPU}, bound="current"}}', "generation"),
-            p.over_time(f'wattline_gpu_pcie_link_generation{{{OF_GPU}, bound="max"}}', "generation, max"),
-            p.over_time(f'wattline_gpu_pcie_link_width{{{OF_GPU}, bound="current"}}', "lanes"),
-            p.over_time(f'wattline_gpu_pcie_link_width{{{OF_GPU}, bound="max"}}', "lanes, max"),
+            p.over_time(one("wattline_gpu_pcie_link_generation", 'bound="current"'), "generation"),
+            p.over_time(one("wattline_gpu_pcie_link_generation", 'bound="max"'), "generation, max"),
+            p.over_time(one("wattline_gpu_pcie_link_width", 'bound="current"'), "lanes"),
+            p.over_time(one("wattline_gpu_pcie_link_width", 'bound="max"'), "lanes, max"),
         )
         .decimals(0)
         .fill_opacity(0)
@@ -304,8 +301,8 @@ def _board() -> list[timeseries.Panel]:
             "SM clock against its maximum. A high clock is no work: with a context open and nothing to do it goes "
             "to the maximum. A low one under load is held back: see why beside it.",
             "hertz",
-            p.over_time(f'wattline_gpu_sm_clock_hertz{{{OF_GPU}, bound="current"}}', "SM clock"),
-            p.over_time(f'wattline_gpu_sm_clock_hertz{{{OF_GPU}, bound="max"}}', "max"),
+            p.over_time(one("wattline_gpu_sm_clock_hertz", 'bound="current"'), "SM clock"),
+            p.over_time(one("wattline_gpu_sm_clock_hertz", 'bound="max"'), "max"),
         )
         .override_by_name("SM clock", p.properties(color=p.fixed(STATE_COLOURS[State.SATURATED])))
         .override_by_name("max", p.properties(**p.dashed(LIMIT)))
@@ -315,15 +312,15 @@ def _board() -> list[timeseries.Panel]:
         "Temperature of the GPU. What it may reach differs by board; whether heat holds the clocks back is said by the "
         "reasons above.",
         "celsius",
-        p.over_time(f"wattline_gpu_temperature_celsius{{{OF_GPU}}}", "temperature"),
+        p.over_time(one("wattline_gpu_temperature_celsius"), "temperature"),
     ).override_by_name("temperature", p.properties(color=p.fixed(FAULT)))
     memory = (
         p.graph(
             "How full is its memory?",
             "Memory in use, against what there is. Weights and cache fill it whether there is work or not.",
             "bytes",
-            p.over_time(f"wattline_gpu_memory_used_bytes{{{OF_GPU}}}", "used"),
-            p.over_time(f"wattline_gpu_memory_total_bytes{{{OF_GPU}}}", "total"),
+            p.over_time(one("wattline_gpu_memory_used_bytes"), "used"),
+            p.over_time(one("wattline_gpu_memory_total_bytes"), "total"),
         )
         .override_by_name("used", p.properties(color=p.fixed(TOKENS), custom__fillOpacity=25))
         .override_by_name("total", p.properties(**p.dashed(LIMIT)))
@@ -334,8 +331,8 @@ def _board() -> list[timeseries.Panel]:
             "GPUs of the host that it can read peer to peer, of those there are. It changes only with the driver or "
             "the machine; without data, the guest does not see the topology.",
             "none",
-            p.over_time(f"wattline_gpu_p2p_peers{{{OF_GPU}}}", "peer-to-peer"),
-            p.over_time(f"wattline_gpu_p2p_peers_possible{{{OF_GPU}}}", "possible"),
+            p.over_time(one("wattline_gpu_p2p_peers"), "peer-to-peer"),
+            p.over_time(one("wattline_gpu_p2p_peers_possible"), "possible"),
         )
         .decimals(0)
         .override_by_name("peer-to-peer", p.properties(color=p.fixed(REQUESTS_RUNNING)))
@@ -368,14 +365,7 @@ def _sources() -> list[timeseries.Panel]:
 
 def build() -> dashboard.Dashboard:
     """Build the dashboard of one GPU."""
-    board = new(
-        GPU,
-        "Wattline / GPU",
-        "Everything known about one GPU, against its limits.",
-        variables(gpu="one"),
-        "now-3h",
-        of_one_gpu(),
-    )
+    board = new(GPU, "Everything known about one GPU, against its limits.", variables(gpu="one"))
     layout = Layout(board)
     for panel, width in _numbers():
         layout.place(panel, width, 4)
@@ -405,4 +395,5 @@ def build() -> dashboard.Dashboard:
     layout.heading("Peers and readings")
     for graph in (peers, *_sources()):
         layout.place(graph, 8, 7)
+    layout.annotate(of_one_gpu())
     return board

@@ -27,7 +27,7 @@ from grafana_foundation_sdk.models import heatmap as heatmap_model
 from grafana_foundation_sdk.models import prometheus as prometheus_model
 from grafana_foundation_sdk.models import xychart as xychart_model
 
-from dashboards.colours import NEUTRAL
+from dashboards.colours import CALM, NEUTRAL
 from wattline.analysis.snapshot import State
 
 if TYPE_CHECKING:
@@ -127,14 +127,16 @@ def always(colour: str) -> dashboard.FieldColor:
     return dashboard.FieldColor().mode(d.FieldColorModeId.FIXED).fixed_color(colour)
 
 
-STATES: dict[str, tuple[str, str | None]] = {
+NO_DATA = State.UNKNOWN.record.rank + 0.5
+"""In the place of a state's number: the exporter is silent, so nobody looks. What is known to be wrong matters more."""
+STATES: Mapping[str, tuple[str, str]] = {
     str(state.record.rank): (state.record.title, state.record.colour)
     for state in sorted(State, key=lambda s: s.record.rank)
-}
+} | {str(NO_DATA): ("No data", NEUTRAL)}
 """Name and colour of each state by its number."""
 
 
-def words(texts: Mapping[str, tuple[str, str | None]]) -> list[d.ValueMapping]:
+def words(texts: Mapping[str, tuple[str, str | None]] | Mapping[str, tuple[str, str]]) -> list[d.ValueMapping]:
     """Return mappings that show a text (and a colour) in the place of a value."""
     return [
         d.ValueMap(
@@ -223,7 +225,7 @@ def threshold_lines(panel: ts.Panel) -> ts.Panel:
 
 
 def number(title: str, description: str, unit: str, *queries: prometheus.Dataquery) -> stat.Panel:
-    """Show one number each for a few series: the last one there is."""
+    """Show one number each for a few series, now: queries over time would show their last one, however old."""
     panel = (
         stat.Panel()
         .unit(unit)
@@ -420,8 +422,9 @@ BAR_CELL: dict[str, Any] = {
     "max": 1,
     "unit": "percentunit",
     "decimals": 0,
+    "color": fixed(CALM),
 }
-"""A cell with a bar from 0 to 100 % and its value."""
+"""A cell with a bar from 0 to 100 % and its value. It judges nothing: low is a fault only while work is held."""
 
 COLOURED_CELL: dict[str, Any] = {
     "custom__cellOptions": {"type": "color-background", "mode": "basic"},

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dashboards.thresholds import alert_names
 from tests.dashboards import prometheus
 from tests.dashboards.boards import BOARDS, filled, panels, targets
+from tests.dashboards.lines import SCRAPE, Line, labelled
 from wattline.analysis.snapshot import State
 
 if TYPE_CHECKING:
@@ -23,25 +24,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("dashboards-cases")]
 START = 1_700_000_400.0
 """A multiple of ten minutes: Grafana begins at a multiple of the step."""
 SECONDS = 1800
-SCRAPE = 15
 END = START + SECONDS
-
-
-class Line(NamedTuple):
-    """One series with one value, from a second on, up to another."""
-
-    series: str
-    value: float = 1.0
-    since: int = 0
-    until: int = SECONDS
-
-    def samples(self) -> Iterator[str]:
-        for t in range(self.since, self.until + 1, SCRAPE):
-            yield f"{self.series} {self.value:g} {START + t:.3f}\n"
-
-
-def labelled(name: str, **labels: str) -> str:
-    return name + "{" + ",".join(f'{label}="{value}"' for label, value in labels.items()) + "}"
 
 
 def states(deployment: str, instance: str, lived: Mapping[State, tuple[int, int]]) -> Iterator[Line]:
@@ -135,7 +118,7 @@ def past() -> Iterator[Line]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    lines = [sample for line in past() for sample in line.samples()]
+    lines = [sample for line in past() for sample in line.samples(START)]
     with prometheus.serving(tmp_path_factory.mktemp("cases"), [*lines, "# EOF\n"]) as running:
         yield running
 
@@ -145,9 +128,8 @@ TABLE = "Which deployment wastes watts?"
 
 
 def only(board: str, title: str, part: str) -> Target:
-    """The one query of a panel that holds ``part``."""
-    (found,) = (target for target in targets(board) if target.panel["title"] == title and part in target.expr)
-    return found
+    """The first query of a panel that holds ``part``."""
+    return next(target for target in targets(board) if target.panel["title"] == title and part in target.expr)
 
 
 def names_of_states(panel: dict[str, Any]) -> dict[str, str]:
@@ -155,7 +137,7 @@ def names_of_states(panel: dict[str, Any]) -> dict[str, str]:
     mappings = list(panel["fieldConfig"]["defaults"].get("mappings") or ())
     for override in panel["fieldConfig"]["overrides"]:
         mappings += [each for prop in override["properties"] if prop["id"] == "mappings" for each in prop["value"]]
-    known = {state.record.title for state in State}
+    known = {*(state.record.title for state in State), "No data"}
     texts = {value: result["text"] for each in mappings for value, result in each["options"].items()}
     return {value: text for value, text in texts.items() if text in known}
 
@@ -215,7 +197,7 @@ def test_every_panel_that_shows_states_by_number_has_all_their_names() -> None:
     assert shown == set(SHOWS_STATES)
     for board, title in SHOWS_STATES:
         names = names_of_states(only(board, title, 'state="unknown"').panel)
-        assert sorted(names.values()) == sorted(state.record.title for state in State)
+        assert sorted(names.values()) == sorted([*(state.record.title for state in State), "No data"])
 
 
 @pytest.mark.parametrize("title", [panel["title"] for panel in panels("deployment") if panel["type"] == "xychart"])

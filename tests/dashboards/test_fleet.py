@@ -101,7 +101,7 @@ def test_the_table_of_the_fleet_has_one_row_for_each_deployment(server: Promethe
     gpus = {
         row["metric"]["deployment"]: float(row["value"][1])
         for target in columns
-        if "wattline_deployment_gpus" in target.expr
+        if target.expr.startswith("sum by (deployment) (wattline_deployment_gpus")
         for row in answer(server, target)
     }
     assert gpus == dict.fromkeys(known, GPUS_EACH) | {WIDE: WIDE_HOSTS * GPUS_EACH}
@@ -111,7 +111,7 @@ def test_numbers_of_the_fleet_are_sums_over_all_of_it(server: Prometheus) -> Non
     (wasting,) = of("fleet", "Wasting watts now")
     ((_, count),) = (row["value"] for row in answer(server, wasting))
     assert float(count) == Counter(map(scenario, range(HOSTS)))["wedged"], "each has a deployment of its own"
-    (generated,) = of("fleet", "Generated tokens")
+    (generated,) = of("fleet", "Tokens/s")
     ((_, tokens),) = (row["value"] for row in answer(server, generated))
     parts = server.at("sum by (instance) (wattline_tokens_per_second{kind='generation'})", END)
     assert float(tokens) == pytest.approx(sum(float(row["value"][1]) for row in parts))

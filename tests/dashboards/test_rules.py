@@ -22,6 +22,7 @@ from tests.dashboards.boards import (
     variables,
 )
 from tests.dashboards.promql import functions, parse, selectors
+from wattline.analysis.snapshot import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +33,8 @@ ALERTED = {
     name: each["value"] for name, each in yaml.safe_load((ROOT / "alerts" / "thresholds.yml").read_text()).items()
 }
 RATES = {"rate", "irate", "increase"}
+HIDDEN = 2
+"""Of a variable: it is not shown."""
 
 
 def parsable(target: Target) -> str:
@@ -63,7 +66,7 @@ def test_the_data_source_is_a_variable(name: str) -> None:
 @every_board
 def test_the_variables_are_data_source_deployment_node_and_where_it_helps_gpu(name: str) -> None:
     expected = ["datasource", "deployment", "node"] + ["gpu"] * (name != "fleet")
-    assert list(variables(name)) == expected
+    assert [each for each, how in variables(name).items() if how.get("hide") != HIDDEN] == expected
 
 
 @every_board
@@ -155,6 +158,8 @@ def test_rates_over_time_use_the_interval_that_grafana_works_out(target: Target)
     for window in re.findall(r"\[([^\]]+)\](?! @ end)", target.expr):
         if window == ALERTED["energy_window"] and "energy_joules_total" in target.expr and target.target.get("instant"):
             continue  # What an alert reports is shown over the alert's window.
+        if window == "1d" and "last_over_time(" in target.expr and target.target.get("instant"):
+            continue  # What was known before an exporter fell silent.
         if window == "60s" and target.panel["type"] == "xychart":
             continue  # Set against a mean over the exporter's window.
         assert window == ("$__range" if target.target.get("instant") else "$__rate_interval")
@@ -269,20 +274,86 @@ def test_no_panel_with_links_has_a_time_range_of_its_own(name: str) -> None:
 
 def test_waste_is_shown_over_the_window_and_from_the_amount_that_the_alert_reports() -> None:
     shown = [target for target in every_target() if f"[{ALERTED['energy_window']}]" in target.expr]
+    shown = [target for target in shown if "energy_joules_total" in target.expr]
     assert [target.panel["title"] for target in shown] == ["Wasted in 1d", "Which deployment wastes watts?"]
     number = shown[0].panel["fieldConfig"]["defaults"]
     assert number["unit"] == "watth"
     assert number["thresholds"]["steps"][-1]["value"] == 1000 * ALERTED["energy_wasted"], "kWh in Wh"
 
 
+def opened(name: str, **picked: str) -> dict[str, str]:
+    """Where the links at the top lead when this is picked, by their titles. A list is what Grafana makes of it."""
+    return {
+        link["title"]: re.sub(
+            r"\$\{(\w+):(\w+)\}",
+            lambda match: f"var-{match[1]}={picked[match[1]]}" if match[2] == "queryparam" else picked[match[1]],
+            link["url"],
+        )
+        for link in BOARDS[name]["links"]
+    }
+
+
 @every_board
-def test_all_dashboards_are_linked_at_the_top_and_keep_time_and_variables(name: str) -> None:
-    (link,) = BOARDS[name]["links"]
-    assert link["type"] == "dashboards"
-    assert link["keepTime"]
-    assert link["includeVars"]
-    assert link["tags"] == ["wattline"]
-    assert BOARDS[name]["tags"] == ["wattline"]
+def test_the_other_dashboards_and_the_last_day_are_linked_at_the_top(name: str) -> None:
+    titles = {"fleet": "Fleet", "deployment": "Deployment", "gpu": "GPU"}
+    links = {link["title"]: link for link in BOARDS[name]["links"]}
+    day = links.pop("Last 24 h")
+    assert list(links) == [title for other, title in titles.items() if other != name]
+    assert all(link["keepTime"] and link["type"] == "link" for link in links.values())
+    assert day["url"].endswith("?from=now-24h&to=now")
+    assert day["url"].startswith(f"/d/{BOARDS[name]['uid']}/")
+    assert day["includeVars"]
+    assert not day["keepTime"]
+    assert BOARDS[name]["time"] == {"from": "now-30m", "to": "now"}, "an incident of three minutes is to be seen"
+
+
+def test_links_at_the_top_keep_what_is_picked_and_open_one_of_all() -> None:
+    """A dashboard of one deployment, or of one GPU, can show no “All”: the one that is worst is opened."""
+    source = "?var-datasource=mimir&var-node=n1&"
+    everything = {"datasource": "mimir", "node": "n1", "deployment": "$__all", "gpu": "$__all"}
+    worst = {"open_deployment": "bad", "open_gpu": "GPU-low"}
+    fleet = opened("fleet", **everything, **worst)
+    assert fleet["Deployment"] == f"/d/wattline-deployment/deployment{source}var-deployment=bad"
+    assert fleet["GPU"] == f"/d/wattline-gpu/gpu{source}var-deployment=$__all&var-gpu=GPU-low"
+    deployment = opened("deployment", **everything | {"deployment": "glm5"}, **worst)
+    assert deployment["Fleet"] == f"/d/wattline-fleet/fleet{source}var-deployment=glm5"
+    assert deployment["GPU"] == f"/d/wattline-gpu/gpu{source}var-deployment=glm5&var-gpu=GPU-low"
+    gpu = opened("gpu", **everything | {"gpu": "GPU-7"}, **worst)
+    assert gpu["Fleet"] == f"/d/wattline-fleet/fleet{source}var-deployment=$__all"
+    assert gpu["Deployment"] == f"/d/wattline-deployment/deployment{source}var-deployment=bad&var-gpu=GPU-7"
+
+
+@every_board
+def test_alerts_do_not_shade_what_shows_states_by_colour(name: str) -> None:
+    """Red over every colour makes a state look like another one."""
+    states = {state.record.title for state in State}
+    by_colour = {
+        panel["id"]
+        for panel in panels(name)
+        if panel["type"] == "state-timeline"
+        or (panel["type"] == "timeseries" and states <= {target.get("legendFormat") for target in panel["targets"]})
+    }
+    (alerts,) = (each for each in BOARDS[name]["annotations"]["list"] if each["name"] == "Alerts")
+    assert alerts["filter"]["exclude"] is True
+    assert set(alerts["filter"]["ids"]) == by_colour
+    assert by_colour or name == "gpu"
+
+
+@every_board
+def test_axes_in_per_cent_are_labelled_between_0_and_100(name: str) -> None:
+    """With `decimals: 0` Grafana puts labels at whole numbers only, and 1 is 100 %."""
+    for panel in panels(name):
+        if panel["type"] == "timeseries" and panel["fieldConfig"]["defaults"]["unit"] == "percentunit":
+            assert "decimals" not in panel["fieldConfig"]["defaults"], panel["title"]
+
+
+@every_board
+def test_a_number_for_now_is_never_the_last_one_of_a_longer_time(name: str) -> None:
+    """Grafana takes the last value of a range, however old, and shows it beside “No data”."""
+    for panel in panels(name):
+        if panel["type"] in {"stat", "bargauge", "table", "gauge"}:
+            assert all(target.get("instant") for target in panel["targets"]), panel["title"]
+        assert "lastNotNull" not in panel["options"].get("legend", {}).get("calcs", ()), panel["title"]
 
 
 def test_every_exception_to_the_linter_has_a_reason() -> None:
