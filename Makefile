@@ -67,27 +67,9 @@ bench: $(VENV)/.development ## Measure what it costs, and write docs/benchmarks.
 	@tools/system-packages.sh cc:gcc
 	$(BIN)/python -m bench.run --write
 
-.PHONY: dashboards
-dashboards: $(VENV)/.development ## Write the dashboards anew
-	$(BIN)/python -m dashboards.build
-
-.PHONY: alerts
-alerts: $(VENV)/.development ## Write the rules and the Alertmanager configurations anew
-	$(BIN)/python -m alerts.build
-
-.PHONY: reference
-reference: $(VENV)/.runtime ## Write the references of the metrics and of the API anew
-	$(BIN)/python -m tools.metrics_reference
-	$(BIN)/python -m tools.api_reference
-
-.PHONY: chart
-chart: ## Copy rules and dashboards into the Helm chart anew
-	$(PYTHON) deploy/helm/sync.py
-
-.PHONY: schema
-schema: $(VENV)/.runtime ## Write the JSON schema of the configuration anew
-	$(BIN)/python -c 'import json; from wattline.config import schema; print(json.dumps(schema(), indent=2))' \
-		>docs/wattline.schema.json
+.PHONY: generate
+generate: $(VENV)/.development ## Write every file that is made from something else: rules, dashboards, references, schemas
+	$(BIN)/python -m tools.generate $(ARGS)
 
 .PHONY: package
 package: $(VENV)/.development ## Build the wheel and the source distribution into dist/, and check them

@@ -1,7 +1,4 @@
-"""Writes the rule files and the Alertmanager configurations from their sources and from thresholds.yml.
-
-    python -m alerts.build            write them anew
-    python -m alerts.build --check    exit 1 when a written file differs from what would be written
+"""The rule files and the Alertmanager configurations, from their sources and thresholds.yml.
 
 A source (``source/*.in``) names a threshold as ``%{name}``; its value is put there, and what it stands for is written
 above the rule, or above the line, that uses it. ``%{hosts}``, ``%{load}`` and ``%{evidence}`` are texts that many
@@ -12,9 +9,7 @@ has the title that the exporter's page and the dashboards give it, and the evide
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,9 +33,7 @@ _RULE = re.compile(r"\s*- (?:alert|record): (\w+)")
 _DURATION = re.compile(r"\d+(?:ms|s|m|h|d)")
 _JUDGED = msgspec.structs.asdict(Thresholds())
 """What the exporter judges with: a number that both use stands there."""
-_HEADER = (
-    "# Written by `python -m alerts.build`: change alerts/source/{source} or alerts/thresholds.yml, not this file."
-)
+_HEADER = "# Written by `make generate`: change alerts/source/{source} or alerts/thresholds.yml, not this file."
 
 
 class ThresholdError(Exception):
@@ -190,27 +183,6 @@ def _blocks(lines: Iterable[str]) -> Iterator[list[str]]:
         yield block
 
 
-def _is(path: Path, text: str) -> bool:
-    return path.exists() and path.read_text(encoding="utf-8") == text
-
-
-def main() -> int:
-    """Write the files, or check them."""
-    parser = argparse.ArgumentParser(description="Write the rule files and the Alertmanager configurations.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a file is not up to date")
-    check = parser.parse_args().check
-    try:
-        files = render(load_thresholds())
-    except (ThresholdError, OSError, yaml.YAMLError) as err:
-        print(f"alerts/build.py: {err}", file=sys.stderr)
-        return 2
-    stale = [name for name, text in files.items() if not _is(HERE / name, text)]
-    for name in stale:
-        if not check:
-            (HERE / name).write_text(files[name], encoding="utf-8")
-        print(f"alerts/{name}: {'not up to date' if check else 'written'}")
-    return int(check and bool(stale))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def written() -> dict[Path, str]:
+    """Every written file with its text. Raises as :func:`load_thresholds` and :func:`render`."""
+    return {HERE / name: text for name, text in render(load_thresholds()).items()}

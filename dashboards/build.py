@@ -1,4 +1,4 @@
-"""Writes the dashboards: ``python -m dashboards.build`` from the root of the repository.
+"""The dashboards as JSON, written by ``make generate``.
 
 The same sources give the same bytes. The JSON is committed, so that nobody needs Python to use it.
 """
@@ -36,11 +36,6 @@ def encoded(name: str) -> str:
     return Encoder(sort_keys=True, indent=2, ensure_ascii=False).encode(DASHBOARDS[name]().build()) + "\n"
 
 
-def main() -> None:
-    """Write every dashboard beside this file."""
-    for name in DASHBOARDS:
-        (HERE / f"{name}.json").write_text(encoded(name), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+def written() -> dict[Path, str]:
+    """Every dashboard, beside this file."""
+    return {HERE / f"{name}.json": encoded(name) for name in DASHBOARDS}

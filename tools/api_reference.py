@@ -1,4 +1,4 @@
-"""Writes docs/api.md from the structures of the status: ``python -m tools.api_reference``."""
+"""docs/api.md from the structures of the status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TARGET = Path(__file__).parent.parent / "docs" / "api.md"
 INTRODUCTION = """\
 # The status as JSON
 
-Written by `make reference` from the structures in `exporter/wattline/publish/status.py`: change those, not this file.
+Written by `make generate` from the structures in `exporter/wattline/publish/status.py`: change those, not this file.
 
 ```sh
 curl -s http://127.0.0.1:10087/api/v1/status | jq '.deployments[] | {name, state, reason}'
@@ -71,5 +71,6 @@ def _kind(field: dict[str, Any]) -> str:
     return str(field.get("type", "any"))
 
 
-if __name__ == "__main__":
-    TARGET.write_text(reference())
+def written() -> dict[Path, str]:
+    """The file that holds it."""
+    return {TARGET: reference()}

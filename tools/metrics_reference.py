@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md from the tables of metrics: ``python -m tools.metrics_reference``."""
+"""docs/metrics.md from the tables of metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TARGET = Path(__file__).parent.parent / "docs" / "metrics.md"
 INTRODUCTION = """\
 # Metrics
 
-Written by `make reference` from the tables in `exporter/wattline/publish/families.py`: change those, not this file.
+Written by `make generate` from the tables in `exporter/wattline/publish/families.py`: change those, not this file.
 
 Base units throughout: watts, joules, seconds, bytes, hertz, ratios from 0 to 1. A reading that was not obtained is
 **absent**: never 0, NaN or the last value. So `absent()` and gaps in a graph mean what they say.
@@ -127,5 +127,6 @@ def _own() -> Iterator[str]:
             yield _row(name, metric.type, labels.get(name, ""), metric.documentation)
 
 
-if __name__ == "__main__":
-    TARGET.write_text(reference())
+def written() -> dict[Path, str]:
+    """The file that holds it."""
+    return {TARGET: reference()}

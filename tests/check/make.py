@@ -1,4 +1,4 @@
-"""Make the golden outputs and the schema anew, to be read before they are kept: ``python -m tests.check.make``."""
+"""Make the golden outputs anew, to be read before they are kept: ``python -m tests.check.make``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import msgspec
 
 from tests.check.cases import CASES, made
 from wattline.check.render import plain
-from wattline.check.report import encode, schema
+from wattline.check.report import encode
 
 GOLDEN = Path(__file__).parent / "golden"
-SCHEMA = Path(__file__).parents[2] / "docs" / "check.schema.json"
 DIGITS = 6
 """What is kept of a number: the last digits differ between versions of Python."""
 
@@ -39,7 +38,6 @@ def main(cases: list[str]) -> None:
         report = made(case)
         (GOLDEN / f"{case}.txt").write_text(plain(report))
         (GOLDEN / f"{case}.json").write_bytes(pretty(rounded(msgspec.json.decode(encode(report)))))
-    SCHEMA.write_bytes(pretty(schema()))
 
 
 if __name__ == "__main__":

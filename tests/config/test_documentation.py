@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from wattline.config import Config, Deployment, Engine, GpuSettings, Thresholds, load, parse, schema
+from wattline.config import Config, Deployment, Engine, GpuSettings, load, parse
 from wattline.durations import parse_duration
 from wattline.publish.webconfig import load_web_config
 
@@ -36,11 +35,6 @@ def test_every_key_is_documented(heading: str, struct: type[msgspec.Struct]) -> 
     assert set(rows(section(heading))) == set(struct.__struct_fields__)
 
 
-def test_every_threshold_is_documented_with_its_default() -> None:
-    documented = rows(section("States")) | rows(section("Causes"))
-    assert {key: float(value) for key, value in documented.items()} == msgspec.structs.asdict(Thresholds())
-
-
 @pytest.mark.parametrize("key", ["window", "grace", "sample_interval", "engine_interval"])
 def test_durations_are_documented_with_their_default(key: str) -> None:
     assert parse_duration(rows(section("Keys"))[key].strip("`")) == getattr(load(None), key)
@@ -62,8 +56,3 @@ def test_the_example_of_the_web_configuration_loads(tmp_path: Path) -> None:
     file = tmp_path / "web.yml"
     file.write_text(examples()[1])
     assert list(load_web_config(file).basic_auth_users) == ["prometheus"]
-
-
-def test_the_schema_for_editors_is_the_programs() -> None:
-    """Write it anew with ``make schema``."""
-    assert json.loads((DOCS / "wattline.schema.json").read_text()) == json.loads(json.dumps(schema()))
