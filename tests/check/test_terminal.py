@@ -145,7 +145,7 @@ def test_what_is_copied_is_in_one_piece(terminals: list[Terminal]) -> None:
     terminal.end()
     lines = [line.rstrip("\r") for line in text(terminal.written).splitlines()]
     assert "      nvidia-smi topo -p2p r" in lines
-    assert "      https://github.com/wattline/wattline/blob/main/docs/runbooks/PowerFractionLow.md" in lines
+    assert "      wattline runbook PowerFractionLow" in lines
 
 
 def watched(terminals: list[Terminal], phase: str, until: str, *, columns: int, rows: int) -> str:

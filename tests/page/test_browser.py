@@ -170,7 +170,7 @@ async def test_the_verdict_the_evidence_and_what_cannot_be_seen_are_there(serve:
     await expect(why).to_contain_text("Not fed: at least 1024 requests are held")
     await expect(why).to_contain_text("peer-to-peer topology (not visible here)")
     await expect(why.get_by_role("link", name="Runbook for Not fed")).to_have_attribute(
-        "href", re.compile(r"/docs/runbooks/GpuIdleWhileBusy\.md$")
+        "href", "runbooks/GpuIdleWhileBusy"
     )
     figures = page.locator(".figures .value")
     await expect(figures).to_have_text(["14.5\u202f%", "0.6\u202f%", "3,740", "5.37", "1,024"])

@@ -18,7 +18,6 @@ from wattline.analysis.causes import Cause
 from wattline.analysis.snapshot import GpuView, Snapshot, State, Suspicion
 from wattline.publish.history import History
 from wattline.publish.status import LONGEST_TEXT, build, encode, schema
-from wattline.publish.words import RUNBOOKS
 
 from .conftest import Exporter
 from .snapshots import snapshot, uuid
@@ -246,8 +245,8 @@ def test_every_cause_has_a_title_and_all_but_the_normal_one_a_runbook() -> None:
     without = {s["cause"] for s in d["suspicions"] if "runbook" not in s}
     assert without == {"memory_bound"}
     by_cause = {s["cause"]: s.get("runbook") for s in d["suspicions"]}
-    assert by_cause["throttled"] == f"{RUNBOOKS}/GpuThrottled.md"
-    assert by_cause["host_bound"] == f"{RUNBOOKS}/PowerFractionLow.md"
+    assert by_cause["throttled"] == "GpuThrottled"
+    assert by_cause["host_bound"] == "PowerFractionLow"
 
 
 @pytest.mark.parametrize(
@@ -264,14 +263,14 @@ def test_every_cause_has_a_title_and_all_but_the_normal_one_a_runbook() -> None:
 )
 def test_a_state_to_act_on_leads_to_its_runbook(state: State, name: str | None) -> None:
     (d,) = told(snapshot(state))["deployments"]
-    assert d.get("runbook") == (f"{RUNBOOKS}/{name}.md" if name else None)
+    assert d.get("runbook") == name
 
 
 def test_an_unknown_state_with_a_lost_gpu_leads_to_the_runbook_of_lost_gpus() -> None:
     whole = snapshot(State.UNKNOWN)
     lost = (GpuView(whole.gpus[0].identity, "glm5", up=False), *whole.gpus[1:])
     (d,) = told(replace(whole, gpus=lost))["deployments"]
-    assert d["runbook"] == f"{RUNBOOKS}/GpuLost.md"
+    assert d["runbook"] == "GpuLost"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from wattline.analysis.causes import Cause
 from wattline.analysis.snapshot import DeploymentView, EngineView, GpuView, State
 from wattline.analysis.steps import Step
-from wattline.publish.words import ENGINE_DOWN, GPU_LOST, cause_runbook, runbook
+from wattline.publish.words import ENGINE_DOWN, GPU_LOST, cause_runbook
 from wattline.recording.layout import bare_url
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ def _runbooks(view: DeploymentView, engines: Sequence[EngineView], *, lost: bool
         if (link := cause_runbook(suspicion.cause, view.state)) is not None:
             yield link
     if view.state.record.runbook:
-        yield runbook(view.state.record.runbook)
+        yield view.state.record.runbook
     if view.state is State.UNKNOWN and lost:
-        yield runbook(GPU_LOST)
+        yield GPU_LOST
     if view.state is State.UNKNOWN and any(e.reading is not None and not e.reading.up for e in engines):
-        yield runbook(ENGINE_DOWN)
+        yield ENGINE_DOWN

@@ -318,8 +318,8 @@ def _deployment(deployment: Deployment) -> Iterator[Line]:
         yield _line("Look next at:", 2, style="bold")
         for step in deployment.next_steps:
             yield Line(Text(step.what + (":" if step.command else "")), 4, step.command or "")
-        for link in deployment.runbooks:
-            yield Line(Text("Runbook:"), 4, link)
+        for name in deployment.runbooks:
+            yield Line(Text("Runbook:"), 4, f"wattline runbook {name}")
     if deployment.unseen:
         yield _line("Could not be seen:", 2, style="bold")
         for words in deployment.unseen:

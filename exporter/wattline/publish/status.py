@@ -17,7 +17,7 @@ from wattline import __version__
 from wattline.analysis.causes import Cause
 from wattline.analysis.snapshot import State
 from wattline.publish.history import finite
-from wattline.publish.words import ENGINE_DOWN, GPU_LOST, cause_runbook, runbook, sentence, summary
+from wattline.publish.words import ENGINE_DOWN, GPU_LOST, cause_runbook, sentence, summary
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -64,7 +64,7 @@ class Suspicion(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cause: Cause
     title: Annotated[str, says("The cause as people read it.")]
     evidence: Annotated[str, says("What speaks for it, with numbers.")]
-    runbook: Annotated[str | None, says("Where to read on; left out when there is nothing to do about it.")] = None
+    runbook: Annotated[str | None, says("The runbook, at /runbooks/NAME; left out when there is nothing to do.")] = None
 
 
 class Point(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -85,7 +85,7 @@ class Deployment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     summary: Annotated[str, says("What is held and what the GPUs draw, in one sentence.")]
     reason: Annotated[str, says("Why it is in this state, with numbers.")]
     seconds_in_state: Annotated[float, says("On the clock of the readings, which may run faster in a demo.")]
-    runbook: Annotated[str | None, says("What to do about this state; left out when there is nothing to do.")] = None
+    runbook: Annotated[str | None, says("The runbook, at /runbooks/NAME; left out when there is nothing to do.")] = None
     suspicions: Annotated[tuple[Suspicion, ...], says("Suspected causes, the most telling first.")]
     unseen: Annotated[tuple[str, ...], says("What could not be looked at for a cause, and why.")]
     gpus: Annotated[tuple[str, ...], says("UUIDs of its GPUs on this host.")]
@@ -327,13 +327,13 @@ def _deployment(view: DeploymentView, snapshot: Snapshot, history: History) -> D
 
 def _state_runbook(view: DeploymentView, snapshot: Snapshot) -> str | None:
     if view.state.record.runbook:
-        return runbook(view.state.record.runbook)
+        return view.state.record.runbook
     if view.state is not State.UNKNOWN:
         return None
     if view.unresolved_gpus or _any_down(snapshot.gpus, view):
-        return runbook(GPU_LOST)
+        return GPU_LOST
     read = [e.reading for e in snapshot.engines if e.name in view.engines and e.reading is not None]
-    return runbook(ENGINE_DOWN) if any(not r.up for r in read) else None
+    return ENGINE_DOWN if any(not r.up for r in read) else None
 
 
 def _any_down(gpus: Sequence[GpuView], view: DeploymentView) -> bool:

@@ -10,22 +10,15 @@ if TYPE_CHECKING:
     from wattline.analysis.causes import Cause
     from wattline.analysis.snapshot import DeploymentView
 
-RUNBOOKS = "https://github.com/wattline/wattline/blob/main/docs/runbooks"
-
 ENGINE_DOWN = "InferenceEngineDown"
 GPU_LOST = "GpuLost"
 
 
-def runbook(name: str) -> str:
-    """Where the runbook of an alert is."""
-    return f"{RUNBOOKS}/{name}.md"
-
-
 def cause_runbook(cause: Cause, state: State) -> str | None:
-    """Where to read on about a suspected cause; ``None`` when it is nothing to act on."""
+    """The runbook that explains a suspected cause; ``None`` when it is nothing to act on."""
     if cause.record.weight == "normal":
         return None
-    return runbook(cause.record.runbook or state.record.runbook or State.LOW_POWER.record.runbook)
+    return cause.record.runbook or state.record.runbook or State.LOW_POWER.record.runbook
 
 
 def percent(fraction: float) -> str:

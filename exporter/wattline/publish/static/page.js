@@ -119,7 +119,7 @@ function icon(state) {
     (ICONS[state] ?? ICONS.unknown).map(({ d, fill }) => h("path", { d, class: fill ? "filled" : null })));
 }
 
-const external = (href, ...words) => h("a", { href, rel: "noreferrer" }, ...words);
+const runbook = (name, ...words) => h("a", { href: `runbooks/${name}` }, ...words);
 
 // --------------------------------------------------------------------------------------------------------------- chart
 
@@ -267,7 +267,7 @@ function suspicions(deployment) {
     deployment.suspicions.length
       ? h("ul", {}, deployment.suspicions.map((s) => h("li", {}, h("strong", {}, s.title, ":"), " ",
           h("span", { class: "evidence" }, s.evidence), ". ",
-          s.runbook ? external(s.runbook, `Runbook`, h("span", { class: "hidden" }, ` for ${s.title}`)) : "")))
+          s.runbook ? runbook(s.runbook, `Runbook`, h("span", { class: "hidden" }, ` for ${s.title}`)) : "")))
       : h("p", { class: "quiet" }, "None."),
     deployment.unseen.length
       ? [h("h3", {}, "Cannot be seen here"),
@@ -317,7 +317,7 @@ function deploymentCard(deployment, index, status) {
         deployment.reason === deployment.summary
           ? null
           : h("p", { class: "reason" }, h("span", { class: "quiet" }, "Why: "), deployment.reason, "."),
-        deployment.runbook ? h("p", {}, external(deployment.runbook, "What to do about it")) : null)),
+        deployment.runbook ? h("p", {}, runbook(deployment.runbook, "What to do about it")) : null)),
     h("dl", { class: "figures" }, figures(deployment, engines).map(([name, value, format, note]) =>
       h("div", {}, h("dt", {}, name), h("dd", {}, h("span", { class: "value" }, shown(value, format)),
         note ? h("span", { class: "note" }, note) : null)))),
