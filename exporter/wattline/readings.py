@@ -143,9 +143,20 @@ class EngineReading:
     """Waiting requests, the queues of a disaggregated engine included."""
     held_http: float | None = None
     """Requests that the HTTP front holds now (generation endpoints only). Live even when the scheduler hangs."""
+    waiting_for_peer: float | None = None
+    """Those of ``queued`` that wait for the other role of a disaggregated deployment: this engine cannot move them."""
     kv_cache_usage_ratio: float | None = None
+    asleep: bool | None = None
+    """Whether the engine was put to sleep: it keeps requests and works on none."""
+    finished_requests: float | None = None
+    """Counter of requests that have ended, however."""
+    request_seconds: float | None = None
+    """Counter of the time from arrival to end, over all requests that have ended. Its rate is the mean number of
+    requests inside (Little's law), once requests end."""
     prompt_tokens: float | None = None
-    """Counter of prompt tokens by the best counter of the engine."""
+    """Counter of prompt tokens that the engine computed, by its best counter."""
+    cached_prompt_tokens: float | None = None
+    """Counter of prompt tokens that its cache saved."""
     generation_tokens: float | None = None
     """Counter of generated tokens by the best counter of the engine."""
     generation_tokens_source: str | None = None
@@ -155,6 +166,12 @@ class EngineReading:
     """Counters of which at least one moves while the engine makes any progress on work. Empty: none exists."""
     scheduler_idle_seconds: float | None = None
     """Counter of the time in which the scheduler had no work (SGLang 0.5.20 and newer)."""
+    flops: float | None = None
+    """Counter of floating-point operations a GPU, by the engine's own estimate."""
+    read_bytes: float | None = None
+    """Counter of bytes read from the memory of a GPU, by the same estimate."""
+    write_bytes: float | None = None
+    """Counter of bytes written to it."""
     cuda_graph_passes: float | None = None
     """Counter of decode passes that ran as a CUDA graph."""
     eager_passes: float | None = None

@@ -114,8 +114,8 @@ def test_live_tokens_of_tensor_ranks_that_repeat_them_are_counted_once() -> None
     )
     result = reading(body)
     assert result.generation_tokens == 200
-    assert result.prompt_tokens == 100
-    assert list(result.progress) == [300, 0, 0]
+    assert (result.prompt_tokens, result.cached_prompt_tokens) == (60, 40)
+    assert list(result.progress) == [300, 0, 0, 0]
 
 
 def test_graph_and_eager_decode_passes_are_told_apart() -> None:

@@ -43,39 +43,43 @@ def test_live_tokens_advance_by_what_each_request_made_in_fifteen_seconds(releas
     before, after = reading(recorded(f"{release}_{state}_t0")), reading(recorded(f"{release}_{state}_t15"))
     assert before.generation_tokens is not None
     assert after.generation_tokens is not None
-    assert after.generation_tokens - before.generation_tokens == 320 * 1024
+    # 320 for each that runs, and the first token of the twelve that came in.
+    assert after.generation_tokens - before.generation_tokens == 320 * 1024 + 12
     assert before.generation_tokens_source == after.generation_tokens_source == LIVE
-    assert before.prompt_tokens == 1_200_000  # 840,000 computed and 360,000 found in the cache
+    assert (before.prompt_tokens, before.cached_prompt_tokens) == (840_000, 360_000)  # computed, found in the cache
     assert before.prompt_tokens_source == LIVE
 
 
 @pytest.mark.parametrize(
-    ("release", "generation", "prompt"),
+    ("release", "made", "prompt", "cached"),
     [
-        ("0.4.6", (422_528, 435_681), (1_176_263, 1_214_425)),
-        ("0.4.9.post6", (403_604, 416_165), (1_267_608, 1_312_376)),
-        ("0.5.2", (414_146, 423_678), (1_177_821, 1_219_343)),
+        ("0.4.6", 340_833, 1_176_263, 352_702),
+        ("0.4.9.post6", 340_241, 1_267_608, 380_104),
+        ("0.5.2", 337_212, 1_177_821, 353_166),
     ],
 )
-def test_without_live_tokens_those_of_finished_requests_are_named_as_the_source(
-    release: str, generation: tuple[float, float], prompt: tuple[float, float]
+def test_without_live_tokens_gaps_between_tokens_are_counted(
+    release: str, made: float, prompt: float, cached: float
 ) -> None:
-    pair = [reading(recorded(f"{release}_busy_{moment}")) for moment in ("t0", "t15")]
-    assert tuple(r.generation_tokens for r in pair) == generation
-    assert tuple(r.prompt_tokens for r in pair) == prompt
-    assert {r.generation_tokens_source for r in pair} == {"sglang:generation_tokens_total"}
-    assert {r.prompt_tokens_source for r in pair} == {"sglang:prompt_tokens_total"}
+    """Of the 1,024 that run only twelve finish: the counter of finished requests would tell a thirtieth of this."""
+    before, after = (reading(recorded(f"{release}_busy_{moment}")) for moment in ("t0", "t15"))
+    assert after.generation_tokens is not None
+    assert before.generation_tokens is not None
+    assert after.generation_tokens - before.generation_tokens == made
+    assert after.generation_tokens_source == "sglang:inter_token_latency_seconds_count"
+    assert (before.prompt_tokens, before.cached_prompt_tokens) == (prompt - cached, cached)
+    assert before.prompt_tokens_source == "sglang:prompt_tokens_total"
 
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_progress_moves_while_tokens_are_made(release: str) -> None:
     before, after = reading(recorded(f"{release}_busy_t0")), reading(recorded(f"{release}_busy_t15"))
-    assert len(before.progress) == len(after.progress) == 3
-    live, inter_token, first_token = (b - a for a, b in zip(before.progress, after.progress, strict=True))
+    live, inter_token, first_token, finished = (b - a for a, b in zip(before.progress, after.progress, strict=True))
     # 320 decoded tokens a request, and the prompts of the 12 that came in for those that finished.
     assert live == (320 * 1024 + 36_000 if release in WITH_LIVE_TOKENS else 0)
     assert inter_token > 320 * 1024
     assert first_token == 12
+    assert finished == 12
 
 
 @pytest.mark.parametrize("release", WITH_RANKS)
@@ -90,7 +94,7 @@ def test_without_rank_labels_a_data_parallel_server_shows_one_of_its_ranks() -> 
     # That is all that 0.4.6 tells: one rank of eight. Its token counters are of the whole server.
     one = reading(recorded("0.4.6_dp8_t0"))
     assert (one.running, one.queued) == (128, 37)
-    assert one.generation_tokens == 395_180
+    assert one.generation_tokens == 519_084
 
 
 @pytest.mark.parametrize("release", ["0.4.6", "0.4.9.post6", "0.5.2", "0.5.9"])
@@ -107,7 +111,7 @@ def test_a_fresh_server_has_no_load_to_tell_but_an_idle_scheduler(release: str) 
     assert (before.running, before.queued, before.kv_cache_usage_ratio) == (None, None, None)
     assert (before.prompt_tokens, before.generation_tokens, before.generation_tokens_source) == (None, None, None)
     assert (before.scheduler_idle_seconds, after.scheduler_idle_seconds) == (300, 315)
-    assert list(before.progress) == [0, 0, 0]  # it has the counters and has not used them
+    assert list(before.progress) == [0, 0, 0, 0]  # it has the counters and has not used them
 
 
 @pytest.mark.parametrize(
@@ -140,8 +144,13 @@ def test_the_queues_of_a_prefill_server_are_work(release: str, running: float, q
 @pytest.mark.parametrize("release", WITH_LIVE_TOKENS)
 def test_prompts_are_counted_by_the_prefill_server_and_generated_tokens_by_the_decode_server(release: str) -> None:
     prefill, decode = reading(recorded(f"{release}_pd_prefill_t0")), reading(recorded(f"{release}_pd_decode_t0"))
-    assert (prefill.prompt_tokens, prefill.generation_tokens, prefill.generation_tokens_source) == (1.2e6, None, None)
-    assert (decode.prompt_tokens, decode.prompt_tokens_source, decode.generation_tokens) == (None, None, 522_880)
+    assert (prefill.prompt_tokens, prefill.cached_prompt_tokens) == (840_000, 360_000)
+    assert (prefill.generation_tokens, prefill.generation_tokens_source) == (None, None)
+    assert (decode.prompt_tokens, decode.prompt_tokens_source, decode.generation_tokens) == (
+        None,
+        None,
+        522_880 + 1_424,
+    )
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -171,8 +180,10 @@ def test_a_real_server_under_load() -> None:
     load = reading(recorded("real_cpu_0.5.23_under_load"))
     assert (load.running, load.queued, load.held_http) == (48, 0, 48)  # /metrics itself is no work
     assert load.kv_cache_usage_ratio == 0.8
-    assert (load.generation_tokens, load.prompt_tokens) == (13_791, 3_363 + 376)
-    assert list(load.progress) == [3_363 + 376 + 13_791, 11_688, 49]
+    # 13,791 were decoded; the first token of each of the 49 requests comes from its prefill.
+    assert load.generation_tokens == 13_791 + 49
+    assert (load.prompt_tokens, load.cached_prompt_tokens) == (3_363, 376)
+    assert list(load.progress) == [3_363 + 376 + 13_791, 11_688, 49, 1]
     assert (load.cuda_graph_passes, load.eager_passes) == (None, 302)
     assert load.scheduler_idle_seconds == pytest.approx(66.08, abs=0.01)
     assert (load.start_time, load.version) == (None, None)  # it tells neither
@@ -188,8 +199,8 @@ def test_a_real_server_just_after_its_scheduler_is_done_still_holds_answers() ->
 def test_a_real_server_idle_for_45_seconds() -> None:
     idle = reading(recorded("real_cpu_0.5.23_idle_after_45s"))
     assert (idle.running, idle.queued, idle.held_http, idle.kv_cache_usage_ratio) == (0, 0, 0, 0)
-    # 49 requests: with the first token of each, which its prefill makes, this is generation_tokens_total.
-    assert idle.generation_tokens == 14_416 - 49
+    assert idle.generation_tokens == 14_416  # as generation_tokens_total says, now that all have finished
+    assert idle.finished_requests == 49
     assert idle.scheduler_idle_seconds == pytest.approx(111.35, abs=0.01)
 
 
@@ -197,8 +208,10 @@ def test_priorities_are_not_added_to_their_total_and_two_real_ranks_are() -> Non
     load = reading(recorded("real_cpu_0.5.23_dp2_priority_mfu_under_load"))
     assert (load.running, load.queued, load.held_http) == (4, 0, 4)  # rank 1: 0, rank 0: 4, shown twice each
     assert load.kv_cache_usage_ratio == pytest.approx(0.01)  # 0 and 0.02
-    assert load.generation_tokens == 780 + 772
-    assert load.prompt_tokens == 1_458 + 164 + 1_424 + 164
+    assert load.generation_tokens == 780 + 772 + 40  # 40 first tokens
+    assert (load.prompt_tokens, load.cached_prompt_tokens) == (1_458 + 1_424, 164 + 164)
+    assert load.flops is not None
+    assert load.read_bytes is not None
     assert load.eager_passes == 117 + 115
     # One rank was idle for 24.35 s, the other for 22.38 s.
     assert load.scheduler_idle_seconds == pytest.approx((24.353781510 + 22.375529756) / 2)

@@ -298,5 +298,5 @@ def test_work_that_only_waits_is_seen() -> None:
 def test_a_server_that_has_never_counted_a_token_has_counters_at_zero() -> None:
     # A hang on the very first request would else look like a release without such counters.
     body = lines("sglang:num_running_reqs 1", 'sglang:http_requests_active{endpoint="/generate"} 1')
-    assert list(reading(body).progress) == [0, 0, 0]
+    assert list(reading(body).progress) == [0, 0, 0, 0]
     assert reading(lines("sglang:num_running_reqs 1")).progress == ()

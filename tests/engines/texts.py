@@ -19,6 +19,11 @@ def recorded(name: str) -> bytes:
     return gzip.decompress((FIXTURES / "sglang" / f"{name}.prom.gz").read_bytes())
 
 
+def real(name: str) -> bytes:
+    """Give the text of a real server in a known state, e.g. ``sglang_0.5.23_just_after_64``."""
+    return gzip.decompress((FIXTURES / "real" / f"{name}.prom.gz").read_bytes())
+
+
 def text(name: str) -> bytes:
     """Give the text of another engine."""
     return (FIXTURES / name).read_bytes()

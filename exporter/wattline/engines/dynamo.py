@@ -7,9 +7,27 @@ read as that engine.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from wattline.engines.kinds import EngineKind, Progress, Rule, Term, metric
 
+if TYPE_CHECKING:
+    from wattline.engines.exposition import Exposition
+    from wattline.readings import EngineReading
+
+_LIVE_TOKENS = "dynamo_frontend_output_tokens_total"
+_ALL_TOKENS = "dynamo_frontend_output_sequence_tokens_sum"
 _IN_FLIGHT = ("dynamo_frontend_inflight_requests", "dynamo_frontend_active_requests")
+
+
+def _finish(reading: EngineReading, exposition: Exposition) -> EngineReading:
+    """Take the counter that has more of the tokens; where requests are held and none was shown, nothing is missing."""
+    everything = sum(series.value for series in exposition.series.get(_ALL_TOKENS, ()))
+    if reading.generation_tokens_source == _LIVE_TOKENS and everything > (reading.generation_tokens or 0.0):
+        reading = replace(reading, generation_tokens=everything, generation_tokens_source=_ALL_TOKENS)
+    return reading
+
 
 DYNAMO = EngineKind(
     name="dynamo",
@@ -18,17 +36,21 @@ DYNAMO = EngineKind(
     queued=metric("dynamo_frontend_queued_requests"),
     held_http=metric(*_IN_FLIGHT),
     prompt_tokens=metric("dynamo_frontend_input_sequence_tokens_sum"),
-    # The first moves with every token, the second when a request finishes.
-    generation_tokens=(
-        *metric("dynamo_frontend_output_tokens_total"),
-        *metric("dynamo_frontend_output_sequence_tokens_sum"),
-    ),
+    finished_requests=metric("dynamo_frontend_request_duration_seconds_count"),
+    request_seconds=metric("dynamo_frontend_request_duration_seconds_sum"),
+    cached_prompt_tokens=metric("dynamo_frontend_cached_tokens_sum"),
+    # The first moves with every token, but only of streamed answers, and not for tokens that decode to no text. The
+    # second has all of them, when their request finishes: see _finish.
+    generation_tokens=(*metric(_LIVE_TOKENS), *metric(_ALL_TOKENS)),
     progress=Progress(
         (
             Term(("dynamo_frontend_output_tokens_total",)),
             Term(("dynamo_frontend_inter_token_latency_seconds_count",)),
             Term(("dynamo_frontend_time_to_first_token_seconds_count",)),
+            Term((_ALL_TOKENS,)),
+            Term(("dynamo_frontend_request_duration_seconds_count",)),
         )
     ),
     model_label="model",
+    finish=_finish,
 )

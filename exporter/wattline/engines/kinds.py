@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wattline.engines.exposition import plain
 from wattline.readings import EngineReading, ReadingError
@@ -24,6 +24,24 @@ PROCESS_START = "process_start_time_seconds"
 """Every prometheus client library serves it for its own process; several processes behind one text do not."""
 MAX_COUNT = float(2**53)
 """Beyond this a float no longer counts, and no engine gets there."""
+NUMBERS = (
+    "running",
+    "queued",
+    "held_http",
+    "waiting_for_peer",
+    "finished_requests",
+    "request_seconds",
+    "cached_prompt_tokens",
+    "scheduler_idle_seconds",
+    "flops",
+    "read_bytes",
+    "write_bytes",
+    "cuda_graph_passes",
+    "eager_passes",
+)
+"""Fields of a reading that are numbers, each by the rules of its name."""
+COUNTED = ("prompt_tokens", "generation_tokens")
+"""Counters that also say which rule gave them."""
 MAX_MODELS = 4
 MAX_MODEL_CHARS = 500
 """What one reading names of models. Where there is more, it names none: half a list would mislead."""
@@ -114,10 +132,19 @@ class EngineKind:
     running: tuple[Rule, ...] = ()
     queued: tuple[Rule, ...] = ()
     held_http: tuple[Rule, ...] = ()
+    waiting_for_peer: tuple[Rule, ...] = ()
     kv_cache_usage_ratio: tuple[Rule, ...] = ()
+    awake: tuple[Rule, ...] = ()
+    """1 or more while the engine is awake, 0 while it sleeps."""
+    finished_requests: tuple[Rule, ...] = ()
+    request_seconds: tuple[Rule, ...] = ()
     prompt_tokens: tuple[Rule, ...] = ()
+    cached_prompt_tokens: tuple[Rule, ...] = ()
     generation_tokens: tuple[Rule, ...] = ()
     scheduler_idle_seconds: tuple[Rule, ...] = ()
+    flops: tuple[Rule, ...] = ()
+    read_bytes: tuple[Rule, ...] = ()
+    write_bytes: tuple[Rule, ...] = ()
     cuda_graph_passes: tuple[Rule, ...] = ()
     eager_passes: tuple[Rule, ...] = ()
     progress: Progress = field(default_factory=Progress)
@@ -130,17 +157,7 @@ class EngineKind:
 
     def wanted(self) -> frozenset[str]:
         """Plain names of every metric that the table uses."""
-        rules = (
-            *self.running,
-            *self.queued,
-            *self.held_http,
-            *self.kv_cache_usage_ratio,
-            *self.prompt_tokens,
-            *self.generation_tokens,
-            *self.scheduler_idle_seconds,
-            *self.cuda_graph_passes,
-            *self.eager_passes,
-        )
+        rules = (rule for name in (*NUMBERS, *COUNTED, "kv_cache_usage_ratio", "awake") for rule in getattr(self, name))
         terms = (*(term for rule in rules for term in rule.terms), *self.progress.terms)
         names = (name for term in terms for name in term.names)
         return frozenset(plain(name) for name in (*names, *self.progress.evidence, *self.evidence, PROCESS_START))
@@ -170,11 +187,9 @@ class Extraction:
         kind = self._kind
         prompt, prompt_source = self._first(kind.prompt_tokens)
         generation, generation_source = self._first(kind.generation_tokens)
-        running, queued = self._value(kind.running), self._value(kind.queued)
-        held_http = self._value(kind.held_http)
+        numbers: dict[str, Any] = {name: self._value(getattr(kind, name)) for name in NUMBERS}
         kv_cache_usage_ratio = self._ratio(kind.kv_cache_usage_ratio)
-        idle = self._value(kind.scheduler_idle_seconds)
-        graph, eager = self._value(kind.cuda_graph_passes), self._value(kind.eager_passes)
+        awake = self._value(kind.awake)
         progress = self._progress()
         start_time = self._start_time()
         return kind.finish(
@@ -185,18 +200,14 @@ class Extraction:
                 kind=kind.name,
                 model=self._model(),
                 start_time=start_time,
-                running=running,
-                queued=queued,
-                held_http=held_http,
+                **numbers,
                 kv_cache_usage_ratio=kv_cache_usage_ratio,
+                asleep=None if awake is None else awake == 0,
                 prompt_tokens=prompt,
                 generation_tokens=generation,
                 generation_tokens_source=generation_source,
                 prompt_tokens_source=prompt_source,
                 progress=progress,
-                scheduler_idle_seconds=idle,
-                cuda_graph_passes=graph,
-                eager_passes=eager,
                 gauge_lag_seconds=kind.gauge_lag_seconds,
                 ranks_disagree=self.ranks_disagree,
                 errors=tuple(self._errors),

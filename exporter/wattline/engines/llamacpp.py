@@ -16,6 +16,7 @@ LLAMACPP = EngineKind(
     # Gone from recent builds.
     kv_cache_usage_ratio=metric("llamacpp:kv_cache_usage_ratio"),
     prompt_tokens=metric("llamacpp:prompt_tokens_total"),
+    cached_prompt_tokens=metric("llamacpp:prompt_tokens_cached_total"),
     generation_tokens=metric("llamacpp:tokens_predicted_total"),
     progress=Progress((Term(("llamacpp:n_decode_total",)),)),
 )

@@ -53,6 +53,27 @@ def _scheduler(*names: str, optional: bool = False) -> Term:
     return Term(names, ranks=_RANKS, optional=optional)
 
 
+def _estimated(what: str) -> tuple[Rule, ...]:
+    return (Rule((Term((f"sglang:estimated_{what}_per_gpu_total",), ranks=_RANKS, over=Over.MEAN),)),)
+
+
+_FIRST_TOKENS = Term(("sglang:time_to_first_token_seconds_count",), optional=True)
+"""The first token of a request comes from its prefill, and no counter of decoded tokens has it."""
+_WAITING_FOR_PEER = (
+    _scheduler("sglang:num_prefill_bootstrap_queue_reqs", "sglang:num_prefill_prealloc_queue_reqs", optional=True),
+    _scheduler(
+        # The second spelling is SGLang's own, up to 0.5.1.
+        "sglang:num_prefill_inflight_queue_reqs",
+        "sglang:num_prefill_infight_queue_reqs",
+        optional=True,
+    ),
+    _scheduler("sglang:num_decode_prealloc_queue_reqs", optional=True),
+    _scheduler("sglang:num_decode_transfer_queue_reqs", optional=True),
+    _scheduler("sglang:num_decode_host_receive_queue_reqs", optional=True),
+)
+"""A prefill server waits for the decode server to take a request over, and the other way round."""
+
+
 def _live_tokens(*modes: str) -> Term:
     return Term(("sglang:realtime_tokens_total",), where={"mode": frozenset(modes)}, ranks=_RANKS)
 
@@ -110,7 +131,7 @@ def _finish(reading: EngineReading, exposition: Exposition) -> EngineReading:
         for series in exposition.series.get(plain(name), ())
     }
     if roles == {"decode"}:
-        return replace(reading, prompt_tokens=None, prompt_tokens_source=None)
+        return replace(reading, prompt_tokens=None, prompt_tokens_source=None, cached_prompt_tokens=None)
     if roles == {"prefill"}:
         return replace(reading, generation_tokens=None, generation_tokens_source=None)
     return reading
@@ -125,21 +146,11 @@ SGLANG = EngineKind(
             (
                 _scheduler("sglang:num_queue_reqs"),
                 _scheduler("sglang:num_grammar_queue_reqs", optional=True),
-                _scheduler(
-                    "sglang:num_prefill_bootstrap_queue_reqs", "sglang:num_prefill_prealloc_queue_reqs", optional=True
-                ),
-                _scheduler(
-                    # The second spelling is SGLang's own, up to 0.5.1.
-                    "sglang:num_prefill_inflight_queue_reqs",
-                    "sglang:num_prefill_infight_queue_reqs",
-                    optional=True,
-                ),
-                _scheduler("sglang:num_decode_prealloc_queue_reqs", optional=True),
-                _scheduler("sglang:num_decode_transfer_queue_reqs", optional=True),
-                _scheduler("sglang:num_decode_host_receive_queue_reqs", optional=True),
+                *_WAITING_FOR_PEER,
             )
         ),
     ),
+    waiting_for_peer=(Rule(_WAITING_FOR_PEER),),
     held_http=(
         Rule(
             (
@@ -152,16 +163,28 @@ SGLANG = EngineKind(
         ),
     ),
     kv_cache_usage_ratio=(Rule((Term(("sglang:token_usage",), ranks=_RANKS, over=Over.MEAN),)),),
+    finished_requests=metric("sglang:e2e_request_latency_seconds_count"),
+    request_seconds=metric("sglang:e2e_request_latency_seconds_sum"),
     prompt_tokens=(
-        Rule((_live_tokens("prefill_compute", "prefill_cache"),)),
-        *metric("sglang:prompt_tokens_total"),
+        Rule((_live_tokens("prefill_compute"),)),
+        # That of finished requests has the cached ones in it.
+        Rule((Term(("sglang:prompt_tokens_total",)), Term(("sglang:cached_tokens_total",), minus=True, optional=True))),
+    ),
+    cached_prompt_tokens=(
+        Rule((_live_tokens("prefill_cache"),)),
+        *metric("sglang:cached_tokens_total"),
     ),
     generation_tokens=(
-        Rule((_live_tokens("decode"),)),
+        Rule((_live_tokens("decode"), _FIRST_TOKENS)),
+        # Up to 0.5.6 there is no live counter; every token but the first of a request is one observation here.
+        Rule((Term(("sglang:inter_token_latency_seconds_count",)), _FIRST_TOKENS)),
         *metric("sglang:generation_tokens_total"),
     ),
     # Each data-parallel rank keeps its own account: the mean is the share of the schedulers' time without work.
     scheduler_idle_seconds=(Rule((Term(("sglang:scheduler_idle_seconds_total",), ranks=_RANKS, over=Over.MEAN),)),),
+    flops=_estimated("flops"),
+    read_bytes=_estimated("read_bytes"),
+    write_bytes=_estimated("write_bytes"),
     cuda_graph_passes=_passes("decode_cuda_graph"),
     eager_passes=_passes("decode_none"),
     progress=Progress(
@@ -169,6 +192,7 @@ SGLANG = EngineKind(
             Term(("sglang:realtime_tokens_total",), by=("mode",), ranks=_RANKS),
             Term(("sglang:inter_token_latency_seconds_count",)),
             Term(("sglang:time_to_first_token_seconds_count",)),
+            Term(("sglang:e2e_request_latency_seconds_count",)),
         ),
         evidence=_SINCE_0_5_16 | {"sglang:http_requests_active"},
     ),

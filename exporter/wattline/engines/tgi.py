@@ -13,7 +13,14 @@ TGI = EngineKind(
     prefix="tgi_",
     running=metric("tgi_batch_current_size"),
     queued=metric("tgi_queue_size"),
+    finished_requests=metric("tgi_request_duration_count"),
+    request_seconds=metric("tgi_request_duration_sum"),
     prompt_tokens=metric("tgi_request_input_length_sum"),
     generation_tokens=metric("tgi_request_generated_tokens_sum"),
-    progress=Progress((Term(("tgi_batch_inference_success", "tgi_batch_inference_duration_count")),)),
+    progress=Progress(
+        (
+            Term(("tgi_batch_inference_success", "tgi_batch_inference_duration_count")),
+            Term(("tgi_request_duration_count",)),
+        )
+    ),
 )

@@ -30,13 +30,25 @@ VLLM = EngineKind(
     kv_cache_usage_ratio=(
         Rule((Term(("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"), over=Over.MEAN, replicas=_PROCESSES),)),
     ),
-    prompt_tokens=metric("vllm:prompt_tokens_total"),
+    awake=(Rule((Term(("vllm:engine_sleep_state",), where={"sleep_state": frozenset({"awake"})}),)),),
+    finished_requests=metric("vllm:e2e_request_latency_seconds_count"),
+    request_seconds=metric("vllm:e2e_request_latency_seconds_sum"),
+    prompt_tokens=(
+        Rule(
+            (Term(("vllm:prompt_tokens_total",)), Term(("vllm:prompt_tokens_cached_total",), minus=True, optional=True))
+        ),
+    ),
+    cached_prompt_tokens=metric("vllm:prompt_tokens_cached_total"),
     generation_tokens=metric("vllm:generation_tokens_total"),
+    flops=metric("vllm:estimated_flops_per_gpu_total", over=Over.MEAN),
+    read_bytes=metric("vllm:estimated_read_bytes_per_gpu_total", over=Over.MEAN),
+    write_bytes=metric("vllm:estimated_write_bytes_per_gpu_total", over=Over.MEAN),
     progress=Progress(
         (
             Term(("vllm:generation_tokens_total",)),
             Term(("vllm:prompt_tokens_total",)),
             Term(("vllm:iteration_tokens_total_count",)),
+            Term(("vllm:e2e_request_latency_seconds_count",)),
         )
     ),
     model_label="model_name",
