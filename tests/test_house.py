@@ -186,6 +186,7 @@ def published() -> frozenset[str]:
         families.ENGINE_FAMILIES,
         families.DEPLOYMENT_FAMILIES,
         families.SOURCE_FAMILIES,
+        families.SNAPSHOT_FAMILIES,
     )
     for table in tables:
         names |= {families.PREFIX + family.name + "_total" * family.counter for family in table}

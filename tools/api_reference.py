@@ -15,7 +15,8 @@ TARGET = Path(__file__).parent.parent / "docs" / "api.md"
 INTRODUCTION = """\
 # The status as JSON
 
-Written by `make generate` from the structures in `exporter/wattline/publish/status.py`: change those, not this file.
+Written by `make generate` from the structures in `exporter/wattline/publish/shape.py` and `status.py`: change those,
+not this file.
 
 ```sh
 curl -s http://127.0.0.1:10087/api/v1/status | jq '.deployments[] | {name, state, reason}'

@@ -83,7 +83,12 @@ def reference() -> str:
         _section("GPUs", GPUS, families.GPU_LABELS, [gpu_info, *_rows(families.GPU_FAMILIES), histogram]),
         _section("Engines", ENGINES, families.ENGINE_LABELS, [engine_info, *_rows(families.ENGINE_FAMILIES)]),
         _section("Deployments", DEPLOYMENTS, families.DEPLOYMENT_LABELS, [*_rows(families.DEPLOYMENT_FAMILIES)]),
-        _section("The exporter", EXPORTER, (), [*_rows(families.SOURCE_FAMILIES, families.SOURCE_LABELS), *_own()]),
+        _section(
+            "The exporter",
+            EXPORTER,
+            (),
+            [*_rows(families.SOURCE_FAMILIES, families.SOURCE_LABELS), *_rows(families.SNAPSHOT_FAMILIES), *_own()],
+        ),
     ]
     return "\n".join([INTRODUCTION, *sections])
 

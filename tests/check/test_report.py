@@ -9,59 +9,41 @@ import pytest
 
 from wattline.analysis.causes import Cause
 from wattline.analysis.plan import DeploymentPlan, Plan
-from wattline.analysis.snapshot import DeploymentView, EngineView, GpuView, Snapshot, State, Suspicion
+from wattline.analysis.snapshot import DeploymentView, EngineView, GpuMeans, GpuView, Snapshot, State, Suspicion
 from wattline.check.command import at_once, run, shortened
+from wattline.check.render import plain
 from wattline.check.report import Watched, report
 from wattline.config import ConfigError, parse
-from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample
+from wattline.readings import EngineReading, GpuCondition, GpuIdentity, GpuProcess, GpuSample
 
 PLAN = Plan(deployments=(DeploymentPlan("a"),), window=3.0)
 UUID = "GPU-a"
 HEALTHY = DeploymentView("a", State.WORKING, "80.0% of the power limit", 0.0, (UUID,), ("head",))
 
 
-def snapshot(
-    t: float, *views: DeploymentView, utilization: float | None = 1.0, reading_t: float | None = None
-) -> Snapshot:
-    at = t if reading_t is None else reading_t
+def snapshot(t: float, *views: DeploymentView) -> Snapshot:
     gpu = GpuView(
         GpuIdentity(UUID, 0),
         "a",
         up=True,
-        sample=GpuSample(
-            at, UUID, utilization_ratio=utilization, event_reasons=frozenset({"sw_power_cap", "gpu_idle"})
-        ),
-        activity=GpuActivity(at, UUID, sm_active_ratio=utilization),
+        sample=GpuSample(t, UUID, power_watts=139.0, utilization_ratio=1.0),
+        means=GpuMeans(power_watts=268.0, utilization_ratio=0.5, event_reasons={"sw_power_cap": 0.75, "gpu_idle": 1.0}),
     )
-    return Snapshot(t=t, gpus=(gpu,), deployments=views or (HEALTHY,))
+    return Snapshot(t=t, gpus=(gpu,), deployments=views or (replace(HEALTHY, power_watts=268.0),))
 
 
-def test_a_check_averages_over_the_window_and_no_further_back() -> None:
-    told = [0.0, 0.0, 0.5, 1.0, 0.9, 0.8]
-    (gpu,) = report((snapshot(float(t), utilization=u) for t, u in enumerate(told)), PLAN).gpus
-    # The last is at 5 s; the window of 3 s begins at 2 s.
-    assert gpu.utilization_ratio == pytest.approx((0.5 + 1.0 + 0.9 + 0.8) / 4)
-
-
-def test_one_reading_that_two_verdicts_show_counts_once() -> None:
-    shown = [
-        snapshot(1.0, utilization=0.0),
-        snapshot(2.0, utilization=1.0),
-        snapshot(3.0, utilization=1.0, reading_t=2.0),
-    ]
-    (gpu,) = report(shown, PLAN).gpus
-    assert gpu.utilization_ratio == 0.5
-    assert gpu.sm_active_ratio == 0.5
-
-
-def test_what_was_not_obtained_is_left_out_of_an_average() -> None:
-    (gpu,) = report([snapshot(1.0, utilization=None), snapshot(2.0, utilization=0.4)], PLAN).gpus
-    assert gpu.utilization_ratio == 0.4
+def test_the_last_reading_and_the_mean_of_the_window_are_two_numbers() -> None:
+    told = report([snapshot(1.0)], PLAN)
+    (gpu,), (deployment,) = told.gpus, told.deployments
+    assert (gpu.power_watts, gpu.power_mean_watts) == (139.0, 268.0)
+    assert (gpu.utilization_ratio, gpu.utilization_mean_ratio) == (1.0, 0.5)
+    assert (deployment.power_watts, deployment.power_mean_watts) == (139.0, 268.0)
+    assert "268 W" in plain(told), "the table stands beside a verdict over the window"
 
 
 def test_an_idle_gpu_is_not_held_back() -> None:
     (gpu,) = report([snapshot(1.0)], PLAN).gpus
-    assert gpu.held_back == {"sw_power_cap": 1.0}
+    assert gpu.held_back == {"sw_power_cap": 0.75}
 
 
 def test_the_time_that_was_watched_and_the_window_are_told_apart() -> None:

@@ -8,6 +8,7 @@ from wattline.analysis.causes import Cause
 from wattline.analysis.snapshot import (
     DeploymentView,
     EngineView,
+    GpuMeans,
     GpuView,
     IdleFloor,
     Snapshot,
@@ -126,7 +127,7 @@ def gpu(index: int, story: Story, t: float = 0.0, deployment: str = "glm5", *, g
             temperature_celsius=30 + watts / 15,
             xid_errors=0,
         ),
-        power_watts_mean=watts,
+        means=GpuMeans(power_watts=watts),
         limit_watts=LIMIT,
         tdp_fraction=watts / LIMIT,
         active_power_fraction=max(0.0, (watts - FLOOR) / (LIMIT - FLOOR)),

@@ -15,9 +15,10 @@ import pytest
 
 from wattline import __version__
 from wattline.analysis.causes import Cause
-from wattline.analysis.snapshot import GpuView, Snapshot, State, Suspicion
+from wattline.analysis.snapshot import GpuMeans, GpuView, Snapshot, State, Suspicion
 from wattline.publish.history import History
-from wattline.publish.status import LONGEST_TEXT, build, encode, schema
+from wattline.publish.shape import LONGEST_TEXT
+from wattline.publish.status import build, encode, schema
 
 from .conftest import Exporter
 from .snapshots import snapshot, uuid
@@ -82,7 +83,8 @@ def test_the_numbers_are_those_of_the_snapshot() -> None:
     (d,) = answer["deployments"]
     assert d["summary"] == "1,024 requests are held, GPUs draw 14.5 % of their limit"
     assert d["tdp_fraction"] == 87 / 600
-    assert d["power_watts"] == 8 * 87
+    assert d["power_mean_watts"] == 8 * 87
+    assert d["power_watts"] == sum(g["power_watts"] for g in answer["gpus"])
     assert d["power_limit_watts"] == 4800
     assert d["work_requests"] == 1024
     assert d["tokens_per_second"]["generation"] == 3740
@@ -191,7 +193,7 @@ def test_what_is_no_number_is_left_out(value: float) -> None:
         tokens_per_second={"generation": value, "prompt": 7.0},
         tokens_per_watt={"generation": value},
     )
-    gpu = replace(whole.gpus[0], tdp_fraction=value, power_watts_mean=value)
+    gpu = replace(whole.gpus[0], tdp_fraction=value, means=GpuMeans(power_watts=value))
     answer = told(replace(whole, gpus=(gpu,)))
     (d,) = answer["deployments"]
     assert not {"tdp_fraction", "work_requests"} & set(d)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, TypeVar
 
 from wattline.analysis.idle import IdleLearner, idle_floor
-from wattline.analysis.snapshot import POWER_FRACTION_EDGES, GpuView
+from wattline.analysis.snapshot import POWER_FRACTION_EDGES, GpuMeans, GpuView
 from wattline.analysis.spans import Accrued, CarriedTotal, Spans
 from wattline.gpus.pcie import link_bytes_per_second
 from wattline.gpus.plausibility import LIMITS
@@ -287,7 +287,7 @@ class GpuTrack:
             sample=sample,
             activity=activity,
             condition=condition,
-            power_watts_mean=power,
+            means=self._means(start, power),
             limit_watts=limit,
             tdp_fraction=power / limit if power is not None and limit else None,
             active_power_fraction=active,
@@ -300,6 +300,23 @@ class GpuTrack:
             power_fraction_buckets=tuple(cumulative) if cumulative[-1] else (),
             power_fraction_sum=self._fraction_sum,
             pcie_link_bytes_per_second=link_capacity(activity),
+        )
+
+    def _means(self, start: float, power: float | None) -> GpuMeans:
+        samples = self.samples_since(start)
+        activities = [a for a in self.activities if a.t > start]
+        told = [s.event_reasons for s in samples if s.event_reasons is not None]
+        seen = Counter(reason for reasons in told for reason in reasons)
+        return GpuMeans(
+            power_watts=power,
+            utilization_ratio=mean([s.utilization_ratio for s in samples]),
+            sm_active_ratio=mean([a.sm_active_ratio for a in activities]),
+            tensor_active_ratio=mean([a.tensor_active_ratio for a in activities]),
+            dram_active_ratio=mean([a.dram_active_ratio for a in activities]),
+            pcie_transmit_bytes_per_second=mean([a.pcie_transmit_bytes_per_second for a in activities]),
+            pcie_receive_bytes_per_second=mean([a.pcie_receive_bytes_per_second for a in activities]),
+            sm_clock_hertz=mean([s.sm_clock_hertz for s in samples]),
+            event_reasons={reason: count / len(told) for reason, count in seen.items()} if told else None,
         )
 
     def _energy_disagreement(self, start: float, now: float) -> float | None:

@@ -200,6 +200,7 @@ class Observer:
         self._judged_at = now if self._judged_at is None else max(now, self._judged_at)
         return Snapshot(
             t=now,
+            window=self.plan.window,
             gpus=tuple(gpus.values()),
             engines=tuple(e.view(now) for e in self.engines.values()),
             deployments=deployments,
@@ -349,14 +350,14 @@ class Observer:
         activities = [a for a in track.activities if a.t > start]
         return GpuSigns(
             index=track.identity.index,
-            utilization=track.utilization_mean(start),
+            utilization=view.means.utilization_ratio,
             tdp_fraction=view.tdp_fraction,
             active_fraction=view.active_power_fraction,
-            sm_active=mean([a.sm_active_ratio for a in activities]),
-            tensor_active=mean([a.tensor_active_ratio for a in activities]),
-            dram_active=mean([a.dram_active_ratio for a in activities]),
-            pcie_transmit=mean([a.pcie_transmit_bytes_per_second for a in activities]),
-            pcie_receive=mean([a.pcie_receive_bytes_per_second for a in activities]),
+            sm_active=view.means.sm_active_ratio,
+            tensor_active=view.means.tensor_active_ratio,
+            dram_active=view.means.dram_active_ratio,
+            pcie_transmit=view.means.pcie_transmit_bytes_per_second,
+            pcie_receive=view.means.pcie_receive_bytes_per_second,
             pcie_now=_lesser_direction(activities[-1]) if activities else None,
             pcie_link=mean(map(link_capacity, activities)),
             link_below_max=_link_below_max(activities),
@@ -426,7 +427,7 @@ class _Totals:
     def of(cls, gpus: list[GpuView], missing: tuple[str, ...]) -> _Totals:
         if not gpus or missing:
             return cls()
-        power = _sum(g.power_watts_mean for g in gpus)
+        power = _sum(g.means.power_watts for g in gpus)
         limit = _sum(g.limit_watts for g in gpus)
         floor = _sum(g.idle_floor.watts if g.idle_floor else None for g in gpus)
         now = _sum(g.sample.power_watts if g.sample else None for g in gpus)

@@ -109,6 +109,23 @@ class IdleFloor:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuMeans:
+    """Means of one GPU over the window; ``None`` where nothing was obtained."""
+
+    power_watts: float | None = None
+    """By the energy counter where there is one; ``None`` when readings cover too little of the window."""
+    utilization_ratio: float | None = None
+    sm_active_ratio: float | None = None
+    tensor_active_ratio: float | None = None
+    dram_active_ratio: float | None = None
+    pcie_transmit_bytes_per_second: float | None = None
+    pcie_receive_bytes_per_second: float | None = None
+    sm_clock_hertz: float | None = None
+    event_reasons: dict[str, float] | None = None
+    """Share of the readings by active clocks event reason."""
+
+
+@dataclass(frozen=True, slots=True)
 class GpuView:
     """One GPU now. A reading that is too old or was not obtained is ``None``, and so is what derives from it."""
 
@@ -118,8 +135,7 @@ class GpuView:
     sample: GpuSample | None = None
     activity: GpuActivity | None = None
     condition: GpuCondition | None = None
-    power_watts_mean: float | None = None
-    """Mean over the window, by the energy counter where there is one."""
+    means: GpuMeans = field(default_factory=GpuMeans)
     limit_watts: float | None = None
     """The denominator of every fraction: enforced, else requested, else default, else configured."""
     tdp_fraction: float | None = None
@@ -218,6 +234,8 @@ class Snapshot:
     """Everything at one moment."""
 
     t: float
+    window: float = 0.0
+    """Seconds that each verdict looks at; 0 before the first."""
     gpus: tuple[GpuView, ...] = ()
     engines: tuple[EngineView, ...] = ()
     deployments: tuple[DeploymentView, ...] = ()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Struct
 
 from wattline.analysis.snapshot import State
-from wattline.publish.status import says
+from wattline.publish.shape import says
 
 if TYPE_CHECKING:
     from wattline.analysis.snapshot import DeploymentView

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from wattline.check.headroom import Headroom
-    from wattline.check.report import Deployment, Engine, Gpu, Report, Verdict
+    from wattline.check.report import Deployment, Report, Verdict
+    from wattline.publish.shape import Engine, Gpu
 
 PLAIN_WIDTH = 180
 """Columns where there is no terminal that has a width of its own."""
@@ -199,17 +200,19 @@ def _idle(gpu: Gpu) -> str:
 
 
 def _link_share(gpu: Gpu) -> str:
-    told = [v for v in (gpu.pcie_transmit_bytes_per_second, gpu.pcie_receive_bytes_per_second) if v is not None]
+    told = [
+        v for v in (gpu.pcie_transmit_mean_bytes_per_second, gpu.pcie_receive_mean_bytes_per_second) if v is not None
+    ]
     if not told or not gpu.pcie_link_bytes_per_second:
         return UNKNOWN
     return f"{_whole_percent(max(told) / gpu.pcie_link_bytes_per_second)} of {gpu.pcie_link_bytes_per_second / 1e9:.0f}"
 
 
 def _clock(gpu: Gpu) -> str:
-    if gpu.sm_clock_hertz is None:
+    if gpu.sm_clock_mean_hertz is None:
         return UNKNOWN
     most = "" if gpu.sm_clock_max_hertz is None else f"/{gpu.sm_clock_max_hertz / 1e6:.0f}"
-    return f"{gpu.sm_clock_hertz / 1e6:.0f}{most} MHz"
+    return f"{gpu.sm_clock_mean_hertz / 1e6:.0f}{most} MHz"
 
 
 def _held_back(gpu: Gpu) -> str:
@@ -223,17 +226,17 @@ def _held_back(gpu: Gpu) -> str:
 
 COLUMNS: tuple[Column, ...] = (
     Column("GPU", lambda g: str(g.index)),
-    Column("Power", lambda g: _watts(g.power_watts)),
+    Column("Power", lambda g: _watts(g.power_mean_watts)),
     Column("Limit", lambda g: _watts(g.limit_watts), rank=2),
     Column("Of limit", lambda g: _percent(g.tdp_fraction)),
     Column("Idle floor", _idle, from_width=IDLE_WIDTH),
     Column("Active", lambda g: _percent(g.active_power_fraction), rank=3),
-    Column("Util", lambda g: _whole_percent(g.utilization_ratio), rank=1),
-    Column("SM", lambda g: _whole_percent(g.sm_active_ratio), rank=4),
-    Column("Tensor", lambda g: _whole_percent(g.tensor_active_ratio), from_width=100, rank=7),
-    Column("DRAM", lambda g: _whole_percent(g.dram_active_ratio), rank=5),
-    Column("PCIe out", lambda g: _rate(g.pcie_transmit_bytes_per_second), rank=6),
-    Column("PCIe in", lambda g: _rate(g.pcie_receive_bytes_per_second), rank=6),
+    Column("Util", lambda g: _whole_percent(g.utilization_mean_ratio), rank=1),
+    Column("SM", lambda g: _whole_percent(g.sm_active_mean_ratio), rank=4),
+    Column("Tensor", lambda g: _whole_percent(g.tensor_active_mean_ratio), from_width=100, rank=7),
+    Column("DRAM", lambda g: _whole_percent(g.dram_active_mean_ratio), rank=5),
+    Column("PCIe out", lambda g: _rate(g.pcie_transmit_mean_bytes_per_second), rank=6),
+    Column("PCIe in", lambda g: _rate(g.pcie_receive_mean_bytes_per_second), rank=6),
     Column("Of link", _link_share, from_width=120),
     Column("SM clock", _clock, from_width=120),
     Column("Held back by", _held_back, from_width=120, left=True),
@@ -336,7 +339,7 @@ def _tokens(deployment: Deployment) -> str:
 
 def _headroom(deployment: Deployment, room: Headroom) -> str:
     words = (
-        f"Headroom: {_watts(deployment.power_watts)} of {_watts(deployment.power_limit_watts)}: "
+        f"Headroom: {_watts(deployment.power_mean_watts)} of {_watts(deployment.power_limit_watts)}: "
         f"{_whole_percent(room.unused_fraction)} of the power is unused; "
     )
     if room.tokens_per_second_at_limit is not None:

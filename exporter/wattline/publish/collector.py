@@ -22,6 +22,7 @@ from wattline.publish.families import (
     GPU_LABELS,
     POWER_FRACTION,
     PREFIX,
+    SNAPSHOT_FAMILIES,
     SOURCE_FAMILIES,
     SOURCE_LABELS,
     Family,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from wattline.analysis.snapshot import DeploymentView, EngineView, GpuView, SourceView
 
-View = TypeVar("View", "GpuView", "EngineView", "DeploymentView", "SourceView")
+View = TypeVar("View", "GpuView", "EngineView", "DeploymentView", "SourceView", Snapshot)
 
 READ_SECONDS_BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 5.0)
 
@@ -75,6 +76,7 @@ class SnapshotCollector(Collector):
         yield from _families(ENGINE_FAMILIES, s.engines, ENGINE_LABELS, _engine_labels)
         yield from _families(DEPLOYMENT_FAMILIES, s.deployments, DEPLOYMENT_LABELS, _deployment_labels)
         yield from _families(SOURCE_FAMILIES, s.sources, SOURCE_LABELS, _source_labels)
+        yield from _families(SNAPSHOT_FAMILIES, [s], (), lambda _: ())
 
 
 def _families(

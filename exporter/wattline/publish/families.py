@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from wattline.analysis.causes import Cause
-from wattline.analysis.snapshot import DeploymentView, EngineView, GpuView, SourceView, State
+from wattline.analysis.snapshot import DeploymentView, EngineView, GpuView, Snapshot, SourceView, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ ENGINE_LABELS = ("deployment", "engine")
 DEPLOYMENT_LABELS = ("deployment",)
 SOURCE_LABELS = ("source",)
 
-View = TypeVar("View", GpuView, EngineView, DeploymentView, SourceView)
+View = TypeVar("View", GpuView, EngineView, DeploymentView, SourceView, Snapshot)
 
 
 @dataclass(frozen=True)
@@ -346,4 +346,8 @@ SOURCE_FAMILIES: tuple[Family[SourceView], ...] = (
         label="reading",
         counter=True,
     ),
+)
+
+SNAPSHOT_FAMILIES: tuple[Family[Snapshot], ...] = (
+    Family("window_seconds", "What a verdict looks at, and what every mean is over.", lambda s: s.window or None),
 )

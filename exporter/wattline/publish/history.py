@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from wattline.publish.shape import finite
 
 if TYPE_CHECKING:
     from wattline.analysis.snapshot import DeploymentView, Snapshot, State
@@ -62,8 +63,3 @@ class History:
 
 def _point(view: DeploymentView, t: float) -> Point:
     return Point(t, view.state, finite(view.tdp_fraction), finite(view.tokens_per_second.get("generation")))
-
-
-def finite(value: float | None) -> float | None:
-    """The value, or ``None`` when it is no number that can be drawn or written as JSON."""
-    return value if value is not None and math.isfinite(value) else None

@@ -249,7 +249,7 @@ function figures(deployment, engines) {
   const of = (value, words) => (known(value) ? words(value) : "");
   return [
     ["Power", d.tdp_fraction, percent,
-      known(d.power_watts) && known(d.power_limit_watts) ? `${watts(d.power_watts)} of ${watts(d.power_limit_watts)}` : ""],
+      known(d.power_mean_watts) && known(d.power_limit_watts) ? `${watts(d.power_mean_watts)} of ${watts(d.power_limit_watts)}` : ""],
     ["Above idle", d.active_power_fraction, percent,
       of(d.active_power_fraction, () => "of the power between idle and limit")],
     ["Tokens/s", d.tokens_per_second.generation, significant,
@@ -322,7 +322,7 @@ function deploymentCard(deployment, index, status) {
       h("div", {}, h("dt", {}, name), h("dd", {}, h("span", { class: "value" }, shown(value, format)),
         note ? h("span", { class: "note" }, note) : null)))),
     h("div", { class: "halves" }, chart(deployment), h("div", { class: "side" }, suspicions(deployment), ledger(deployment))),
-    gpus.length ? h("section", {}, h("h3", {}, gpus.length === 1 ? "1 GPU" : `${gpus.length} GPUs`), gpuTable(gpus, deployment.name)) : null,
+    gpus.length ? h("section", {}, h("h3", {}, gpus.length === 1 ? "1 GPU" : `${gpus.length} GPUs`), gpuTable(gpus, deployment.name, status.window_seconds)) : null,
     engines.length ? h("section", {}, h("h3", {}, engines.length === 1 ? "1 engine" : `${engines.length} engines`), engineTable(engines, deployment.name)) : null);
 }
 
@@ -366,7 +366,7 @@ function powerBar(gpu, top) {
 
 function limitWords(gpu) {
   if (!known(gpu.limit_watts)) return null;
-  const lowered = known(gpu.limit_default_watts) && gpu.limit_watts < 0.98 * gpu.limit_default_watts;
+  const lowered = known(gpu.limit_default_watts) && gpu.limit_watts < gpu.limit_default_watts;
   return watts(gpu.limit_watts) + (lowered ? ` (default ${watts(gpu.limit_default_watts)})` : "");
 }
 
@@ -389,19 +389,21 @@ function memoryWords(gpu) {
   return `${gibibytes(gpu.memory_used_bytes)} / ${gibibytes(gpu.memory_total_bytes)}${GAP}GiB`;
 }
 
-function gpuTable(gpus, owner) {
+function gpuTable(gpus, owner, lookback) {
   const top = Math.max(1, ...gpus.map((g) => Math.max(g.limit_watts ?? 0, g.power_watts ?? 0)));
   const names = [...new Set(gpus.map((g) => g.name))];
   return [
     h("p", { class: "key quiet" },
       names.length === 1 ? h("span", {}, names[0]) : null,
       h("span", { class: "key-idle" }, "idle power"), h("span", { class: "key-work" }, "power above idle"),
-      h("span", { class: "key-floor" }, "idle floor"), h("span", { class: "key-limit" }, "limit")),
+      h("span", { class: "key-floor" }, "idle floor"), h("span", { class: "key-limit" }, "limit"),
+      known(lookback) ? h("span", {}, `Mean, of limit and above idle are over ${duration(lookback)}`) : null),
     table(`GPUs of ${owner}`, gpus, [
       ["GPU", (g) => h("span", { title: [g.name, g.uuid, g.pci_bus_id].filter(Boolean).join("\n") }, `GPU ${g.index}`,
         names.length > 1 ? h("span", { class: "note" }, g.name) : ""), "head"],
       ["Power", (g) => powerBar(g, top), "wide"],
       ["Now", (g) => given(g.power_watts, watts), "n first"],
+      ["Mean", (g) => given(g.power_mean_watts, watts), "n first"],
       ["Limit", limitWords, "n"],
       ["Of limit", (g) => given(g.tdp_fraction, percent), "n first"],
       ["Above idle", (g) => given(g.active_power_fraction, percent), "n"],
@@ -514,7 +516,7 @@ function view(status) {
     overview(status),
     status.ready ? null : h("p", { class: "notice" }, `Not ready: ${status.why_not_ready}.`),
     status.deployments.map((d, i) => deploymentCard(d, i, status)),
-    free.length ? h("section", { class: "card" }, h("h2", {}, "GPUs of no deployment"), gpuTable(free, "no deployment")) : null,
+    free.length ? h("section", { class: "card" }, h("h2", {}, "GPUs of no deployment"), gpuTable(free, "no deployment", status.window_seconds)) : null,
     h("div", { class: "card" }, sources(status), configuration(status)));
 }
 
