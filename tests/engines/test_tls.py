@@ -10,7 +10,8 @@ import pytest
 import trustme
 
 from tests.engines.servers import Server, answer
-from wattline.engines.scrape import EngineScraper, EngineTarget
+from wattline.engines.scrape import EngineScraper
+from wattline.engines.target import Engine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,7 +40,7 @@ def serving(authority: trustme.CA, *names: str) -> ssl.SSLContext:
 
 
 async def poll(session: aiohttp.ClientSession, url: str, **settings: object) -> EngineReading:
-    target = EngineTarget("e", url, **settings)  # type: ignore[arg-type]
+    target = Engine(name="e", url=url, **settings)  # type: ignore[arg-type]
     return await EngineScraper(target, session=session, interval=30.0, deliver=lambda _: None).poll()
 
 
@@ -83,7 +84,7 @@ async def test_an_authority_replaced_while_running_is_believed_from_the_next_pol
     path = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(path)
     async with Server(answer(), tls=serving(authority, "127.0.0.1")) as server:
-        target = EngineTarget("e", server.url, ca_file=str(path))
+        target = Engine(name="e", url=server.url, ca_file=str(path))
         poller = EngineScraper(target, session=session, interval=30.0, deliver=lambda _: None)
         assert (await poller.poll()).error == "tls"
         authority.cert_pem.write_to_path(path)
@@ -106,7 +107,7 @@ async def test_https_spoken_to_a_plain_server_is_a_tls_error(session: aiohttp.Cl
 async def test_switching_verification_off_is_said_in_the_log(
     session: aiohttp.ClientSession, caplog: pytest.LogCaptureFixture
 ) -> None:
-    target = EngineTarget("e", "https://127.0.0.1:1/metrics", insecure_skip_verify=True)
+    target = Engine(name="e", url="https://127.0.0.1:1/metrics", insecure_skip_verify=True)
     poller = EngineScraper(target, session=session, interval=30.0, deliver=lambda _: None)
     await poller.start()
     await poller.stop()

@@ -18,8 +18,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 from msgspec import Struct
 
-from wattline.config import bad_name
 from wattline.discovery.sockets import host_and_port
+from wattline.engines.target import bad_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,7 +24,7 @@ from yarl import URL
 from wattline import __version__
 from wattline.engines.errors import classify, hint, http_word
 from wattline.engines.normalise import normalise
-from wattline.engines.target import CredentialsError, EngineTarget
+from wattline.engines.target import CredentialsError
 from wattline.readings import EngineReading
 from wattline.worker import aside
 
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Mapping
 
-__all__ = ["EngineScraper", "EngineTarget", "open_session"]
+    from wattline.engines.target import Engine
+
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_REDIRECTS = 3
@@ -124,7 +125,7 @@ class EngineScraper:
 
     def __init__(
         self,
-        target: EngineTarget,
+        target: Engine,
         *,
         session: aiohttp.ClientSession,
         interval: float,
