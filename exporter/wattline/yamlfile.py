@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import difflib
 import math
+import operator
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+import msgspec.inspect as i
 import yaml
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
 T = TypeVar("T")
 KeyPath = tuple[str | int, ...]
@@ -28,16 +30,6 @@ MAX_BYTES = 1_000_000
 MAX_VALUES = 50_000
 """Aliases may repeat a part many times; this many values are enough for any real file."""
 MAX_DEPTH = 20
-
-_NUMBER_WORDS = {"int": "a whole number", "float": "a number"}
-_TYPE_WORDS = {
-    **_NUMBER_WORDS,
-    "str": "text",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "keys with values",
-    "null": "nothing",
-}
 
 
 class UsageError(Exception):
@@ -143,10 +135,11 @@ class Document:
         Raises:
             ConfigError: a key is unknown or missing, or a value has the wrong type or range.
         """
-        try:
-            return msgspec.convert(self.data, type_)
-        except msgspec.ValidationError as error:
-            raise self._explain(str(error), type_) from None
+        for path, problem in _problems(self.data, i.type_info(type_), ()):
+            if isinstance(problem, _Expected):
+                raise self.error(path, f"expected {problem}, found {self.found(path)}")
+            raise self.error(path, problem)
+        return msgspec.convert(self.data, type_)
 
     def _compose(self, text: str) -> yaml.Node | None:
         try:
@@ -211,58 +204,6 @@ class Document:
             return number
         return text
 
-    def _explain(self, message: str, type_: type) -> ConfigError:
-        """What msgspec says, in words of the file. It tells the first fault only, as ``problem - at `$.path` ``."""
-        problem = message
-        path: KeyPath = ()
-        if match := re.fullmatch(r"(.*) - at `\$(.*)`", message, re.DOTALL):
-            problem = match[1]
-            path = self._locate(match[2], message, type_)
-        if match := re.fullmatch(r"Object contains unknown field `(.*)`", problem, re.DOTALL):
-            return self.error((*path, match[1]), _unknown_key(match[1], _keys_at(type_, path)))
-        if match := re.fullmatch(r"Object missing required field `(.*)`", problem):
-            return self.error(path, f"the key {match[1]!r} is missing")
-        return self.error(path, f"expected {self._expected(problem, type_, path)}, found {self.found(path)}")
-
-    def _locate(self, said: str, message: str, type_: type) -> KeyPath:
-        """The path behind msgspec's ``.deployments[0].name``; a key of a free mapping is told as ``[...]``."""
-        path: KeyPath = ()
-        for name, index in re.findall(r"\.(\w+)|\[(\d+|\.\.\.)\]", said):
-            if name or index != "...":
-                path = (*path, name or int(index))
-                continue
-            value: Any = self.data
-            for key in path:
-                value = value[key]
-            path = (*path, next(key for key in value if self._fails_with_only(path, key, message, type_)))
-        return path
-
-    def _fails_with_only(self, path: KeyPath, key: str, message: str, type_: type) -> bool:
-        """Whether the same fault is found when the mapping at ``path`` holds nothing but ``key``."""
-
-        def narrowed(value: Any, rest: KeyPath) -> Any:  # noqa: ANN401 - a YAML value may be anything
-            if not rest:
-                return {key: value[key]}
-            return {**value, rest[0]: narrowed(value[rest[0]], rest[1:])}
-
-        try:
-            msgspec.convert(narrowed(self.data, path), type_)
-        except msgspec.ValidationError as error:
-            return str(error) == message
-        return False
-
-    def _expected(self, problem: str, type_: type, path: KeyPath) -> str:
-        if problem.startswith("Invalid enum value"):
-            lists = any(isinstance(info, msgspec.inspect.VarTupleType) for info in _types_at(type_, path))
-            return _one_of(_words_at(type_, path), ["a list"] if lists else [])
-        match = re.match(r"Expected `([^`]*)`(.*?)(?:, got .*)?$", problem, re.DOTALL)
-        if match is None:
-            return problem
-        names = [name for name in match[1].split(" | ") if name != "null"]
-        words = [*_words_at(type_, path)] if "str" in names else []
-        kinds = [_TYPE_WORDS.get(name, name) for name in names if not (name == "str" and words)]
-        return _one_of(words, kinds) + _bound(match[2])
-
 
 def dotted(path: KeyPath) -> str:
     """A path as people write it: ``deployments[0].name``."""
@@ -304,15 +245,8 @@ def _shortened(text: str, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[:limit]}..."
 
 
-def _bound(text: str) -> str:
-    """The words for msgspec's `` >= 0.0`` or `` of length >= 1``."""
-    match = re.match(r" (>=|<=|>|<) ([0-9.]+)", text)
-    words = {">=": "of at least", "<=": "of at most", ">": "greater than", "<": "less than"}
-    return f" {words[match[1]]} {float(match[2]):g}" if match else ""
-
-
-def _one_of(words: Collection[str], kinds: Collection[str] = ()) -> str:
-    *most, last = [*(repr(word) for word in words), *kinds]
+def _one_of(words: Collection[str]) -> str:
+    *most, last = words
     return f"{', '.join(most)} or {last}" if most else last
 
 
@@ -322,33 +256,83 @@ def _unknown_key(key: str, known: list[str]) -> str:
     return f"unknown key; known here: {', '.join(known)}"
 
 
-def _types_at(type_: type, path: KeyPath) -> Iterator[msgspec.inspect.Type]:
-    """The types that a value at ``path`` may have, unions taken apart."""
+class _Expected(str):
+    """What a value may be; what was found stands behind it in the error."""
 
-    def step(info: msgspec.inspect.Type, rest: KeyPath) -> Iterator[msgspec.inspect.Type]:
-        if isinstance(info, msgspec.inspect.UnionType):
-            for one in info.types:
-                yield from step(one, rest)
-        elif isinstance(info, msgspec.inspect.Metadata):
-            yield from step(info.type, rest)
-        elif not rest:
-            yield info
-        elif isinstance(info, msgspec.inspect.StructType):
-            for inner in (field.type for field in info.fields if field.encode_name == rest[0]):
-                yield from step(inner, rest[1:])
-        elif isinstance(info, msgspec.inspect.VarTupleType):
-            yield from step(info.item_type, rest[1:])
-        elif isinstance(info, msgspec.inspect.DictType):
-            yield from step(info.value_type, rest[1:])
-
-    yield from step(msgspec.inspect.type_info(type_), path)
+    __slots__ = ()
 
 
-def _keys_at(type_: type, path: KeyPath) -> list[str]:
-    structs = (info for info in _types_at(type_, path) if isinstance(info, msgspec.inspect.StructType))
-    return [field.encode_name for info in structs for field in info.fields]
+_SHAPES: dict[type[i.Type], tuple[type | tuple[type, ...], str]] = {
+    i.NoneType: (type(None), ""),
+    i.BoolType: (bool, "true or false"),
+    i.LiteralType: (str, ""),
+    i.StrType: (str, "text"),
+    i.IntType: (int, "a whole number"),
+    i.FloatType: ((int, float), "a number"),
+    i.VarTupleType: (list, "a list"),
+    i.DictType: (dict, "keys with values"),
+    i.StructType: (dict, "keys with values"),
+}
+"""What the value of a type is in YAML, and in words. Nothing at all is written by leaving the key out."""
+_BOUNDS = (
+    ("ge", "at least", operator.ge),
+    ("gt", "more than", operator.gt),
+    ("le", "at most", operator.le),
+)
 
 
-def _words_at(type_: type, path: KeyPath) -> list[str]:
-    literals = (info for info in _types_at(type_, path) if isinstance(info, msgspec.inspect.LiteralType))
-    return [str(value) for info in literals for value in info.values]
+def _alternatives(kind: i.Type) -> Iterator[i.Type]:
+    if isinstance(kind, i.Metadata):
+        yield from _alternatives(kind.type)
+    elif isinstance(kind, i.UnionType):
+        for one in kind.types:
+            yield from _alternatives(one)
+    else:
+        yield kind
+
+
+def _bounds(kind: i.Type) -> Iterator[tuple[str, float, Callable[[Any, Any], bool]]]:
+    for name, words, holds in _BOUNDS:
+        if (bound := getattr(kind, name, None)) is not None:
+            yield words, bound, holds
+
+
+def _fits(value: Any, kind: i.Type) -> bool:  # noqa: ANN401 - a YAML value may be anything
+    """Whether a value is what a type asks for; what it holds is not looked at."""
+    shape, _ = _SHAPES[type(kind)]
+    if not isinstance(value, shape) or (isinstance(value, bool) and shape is not bool):
+        return False
+    if isinstance(kind, i.LiteralType):
+        return value in kind.values
+    return all(holds(value, bound) for _, bound, holds in _bounds(kind))
+
+
+def _words(kinds: Collection[i.Type]) -> str:
+    """What the value of one of some types is: first what can be written as it is."""
+    words = [repr(value) for kind in kinds if isinstance(kind, i.LiteralType) for value in kind.values]
+    for kind in kinds:
+        bounds = " and ".join(f"{word} {bound:g}" for word, bound, _ in _bounds(kind))
+        words.append(_SHAPES[type(kind)][1] + (f" of {bounds}" if bounds else ""))
+    return _one_of([word for word in dict.fromkeys(words) if word])
+
+
+def _problems(value: Any, kind: i.Type, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:  # noqa: ANN401 - as above
+    """Everything about a value that its type does not allow: where, and in words."""
+    kinds = list(_alternatives(kind))
+    meant = next((one for one in kinds if _fits(value, one)), None)
+    if meant is None:
+        yield path, _Expected(_words(kinds))
+    elif isinstance(meant, i.VarTupleType):
+        for index, inner in enumerate(value):
+            yield from _problems(inner, meant.item_type, (*path, index))
+    elif isinstance(meant, i.DictType):
+        for key, inner in value.items():
+            yield from _problems(inner, meant.value_type, (*path, key))
+    elif isinstance(meant, i.StructType):
+        known = {field.encode_name: field for field in meant.fields}
+        for key, inner in value.items():
+            if key in known:
+                yield from _problems(inner, known[key].type, (*path, key))
+            else:
+                yield (*path, key), _unknown_key(key, list(known))
+        yield from ((path, f"the key {k!r} is missing") for k, f in known.items() if f.required and k not in value)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -281,3 +282,23 @@ def test_any_values_load_or_are_explained(data: dict[str, object]) -> None:
 @settings(max_examples=300, deadline=None)
 def test_anything_that_looks_like_yaml_loads_or_is_explained(text: str) -> None:
     assert_loads_or_explains(text)
+
+
+KEYS = ["name", "url", "engines", "gpus", "low_tdp_fraction", "kind", "GPU-a"]
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 2**70)
+    | st.floats(-1.0, 9.0)
+    | st.sampled_from(["auto", "all", "60s", ""]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from(Config.__struct_fields__), VALUES))
+@settings(max_examples=200)
+def test_any_values_give_a_configuration_or_an_error_for_their_author(data: dict[str, object]) -> None:
+    """The walk over the types refuses at least what msgspec refuses: else its own error would get out."""
+    with suppress(ConfigError):
+        parse(json.dumps(data), "wattline.yml")
