@@ -14,7 +14,7 @@ from wattline.engines.normalise import normalise
 from wattline.readings import EngineReading, GpuSample
 from wattline.simulation.history import EngineText, simulate
 from wattline.simulation.rig import Rig
-from wattline.simulation.scenario import SCENARIOS, STORY, timeline
+from wattline.simulation.scenario import STORY, timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,17 +74,6 @@ def test_no_alarming_state_is_shown_where_the_story_tells_of_none(
         ("wedged", State.STALLED),
         ("draining", State.STALLED),
     }
-
-
-@pytest.mark.parametrize("scenario", SCENARIOS[1:])
-def test_a_scenario_that_is_held_gets_its_state_and_its_causes(scenario: str) -> None:
-    line = timeline(scenario)
-    end = line.lead_seconds + 90
-    t, verdict = list(verdicts(scenario, end))[-1]
-    phase = line.at(t).phase
-    assert phase.name == scenario
-    assert verdict.state is phase.state, verdict.reason
-    assert phase.causes <= {suspicion.cause for suspicion in verdict.suspicions}
 
 
 def test_the_second_story_earns_1_87_tokens_per_joule() -> None:
