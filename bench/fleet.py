@@ -41,9 +41,9 @@ from wattline.analysis.snapshot import SourceView
 from wattline.engines.normalise import normalise
 from wattline.publish.collector import Registry
 from wattline.readings import EngineReading
-from wattline.simulation.history import EngineText, simulate
 from wattline.simulation.rig import Rig
 from wattline.simulation.scenario import timeline
+from wattline.simulation.simulate import EngineText, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

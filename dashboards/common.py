@@ -8,9 +8,9 @@ from grafana_foundation_sdk.builders import dashboard, prometheus, timeseries
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import dashboard as d
 
-from dashboards.colours import FAULT, NEUTRAL, REQUESTS_QUEUED, REQUESTS_RUNNING, STATE_COLOURS, TOKENS
+from dashboards.numbers import SIGN_OF_LIFE, alert_names
+from dashboards.palette import FAULT, NEUTRAL, REQUESTS_QUEUED, REQUESTS_RUNNING, STATE_COLOURS, TOKENS
 from dashboards.panels import DATASOURCE, NO_DATA, PLUGIN_VERSION, dashed, fixed, graph, over_time, properties
-from dashboards.thresholds import SIGN_OF_LIFE, alert_names
 from wattline.analysis.causes import THROTTLE_REASONS
 from wattline.analysis.snapshot import State
 

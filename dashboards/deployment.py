@@ -8,18 +8,6 @@ from grafana_foundation_sdk.builders import common
 from grafana_foundation_sdk.models import common as c
 
 from dashboards import panels as p
-from dashboards.colours import (
-    FAULT,
-    FINE,
-    LIMIT,
-    NEUTRAL,
-    POWER,
-    REQUESTS_QUEUED,
-    REQUESTS_RUNNING,
-    STATE_COLOURS,
-    TOKENS,
-    TOKENS_PROMPT,
-)
 from dashboards.common import (
     ALERTS,
     ALL,
@@ -46,8 +34,20 @@ from dashboards.common import (
     tokens_per_watt,
     variables,
 )
+from dashboards.numbers import judged_by
+from dashboards.palette import (
+    FAULT,
+    FINE,
+    LIMIT,
+    NEUTRAL,
+    POWER,
+    REQUESTS_QUEUED,
+    REQUESTS_RUNNING,
+    STATE_COLOURS,
+    TOKENS,
+    TOKENS_PROMPT,
+)
 from dashboards.scales import ACTIVE_STEPS, OF_LIMIT_STEPS, SHARE_OF_LINK_STEPS, Steps
-from dashboards.thresholds import judged_by
 from wattline.analysis.causes import Cause
 from wattline.analysis.plan import Plan
 from wattline.analysis.snapshot import State

@@ -8,7 +8,6 @@ from grafana_foundation_sdk.builders import bargauge, dashboard, stat, table, ti
 from grafana_foundation_sdk.models import common as c
 
 from dashboards import panels as p
-from dashboards.colours import FAULT, FINE, LIMIT, LIMIT_OTHER, POWER, STATE_COLOURS, TOKENS
 from dashboards.common import (
     ALERTS,
     ALL,
@@ -41,7 +40,8 @@ from dashboards.common import (
     variables,
     wasted_watt_hours,
 )
-from dashboards.thresholds import SIGN_OF_LIFE, alerted_by, alerted_over, judged_by
+from dashboards.numbers import SIGN_OF_LIFE, alerted_by, alerted_over, judged_by
+from dashboards.palette import FAULT, FINE, LIMIT, LIMIT_OTHER, POWER, STATE_COLOURS, TOKENS
 from wattline.analysis.snapshot import State
 
 if TYPE_CHECKING:

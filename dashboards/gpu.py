@@ -7,19 +7,6 @@ from typing import TYPE_CHECKING
 from grafana_foundation_sdk.models import common as c
 
 from dashboards import panels as p
-from dashboards.colours import (
-    FAULT,
-    FINE,
-    FLOOR,
-    LIMIT,
-    LIMIT_OTHER,
-    NEUTRAL,
-    POWER,
-    POWER_INSTANT,
-    REQUESTS_RUNNING,
-    STATE_COLOURS,
-    TOKENS,
-)
 from dashboards.common import (
     GPU,
     OF_GPU,
@@ -34,8 +21,21 @@ from dashboards.common import (
     to_deployment,
     variables,
 )
+from dashboards.numbers import judged_by
+from dashboards.palette import (
+    FAULT,
+    FINE,
+    FLOOR,
+    LIMIT,
+    LIMIT_OTHER,
+    NEUTRAL,
+    POWER,
+    POWER_INSTANT,
+    REQUESTS_RUNNING,
+    STATE_COLOURS,
+    TOKENS,
+)
 from dashboards.scales import OF_LIMIT_STEPS, SHARE_OF_LINK_STEPS
-from dashboards.thresholds import judged_by
 from wattline.analysis.snapshot import State
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from grafana_foundation_sdk.models import heatmap as heatmap_model
 from grafana_foundation_sdk.models import prometheus as prometheus_model
 from grafana_foundation_sdk.models import xychart as xychart_model
 
-from dashboards.colours import CALM, NEUTRAL
+from dashboards.palette import CALM, NEUTRAL
 from wattline.analysis.snapshot import State
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dashboards.colours import FAULT, STATE_COLOURS
-from dashboards.thresholds import judged_by
+from dashboards.numbers import judged_by
+from dashboards.palette import FAULT, STATE_COLOURS
 from wattline.analysis.snapshot import State
 
 T = judged_by()

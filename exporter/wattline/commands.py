@@ -44,7 +44,7 @@ async def serve(options: argparse.Namespace) -> int:
     publication = Publication()
     if options.replay is not None:
         from wattline.recording.reader import read_recording
-        from wattline.recording.session import ReplaySession
+        from wattline.recording.served import ReplaySession
         from wattline.session import plan_of
 
         replayed = ReplaySession(
@@ -106,7 +106,7 @@ async def demo(options: argparse.Namespace) -> int:
 
 async def check(options: argparse.Namespace) -> int:
     """Watch this host or a recording, and answer."""
-    from wattline.check.command import at_once, judged, run, shortened
+    from wattline.check.watch import at_once, judged, run, shortened
 
     if options.replay is not None:
         from wattline.recording.reader import read_recording
@@ -140,7 +140,7 @@ async def check(options: argparse.Namespace) -> int:
 
 async def record(options: argparse.Namespace) -> int:
     """Write the readings of this host to a file."""
-    from wattline.recording.command import run
+    from wattline.recording.record import run
 
     session = _session(_targets(options))
     return await run(session, Path(options.file), seconds=options.seconds, anonymous=options.anonymous)
@@ -148,7 +148,7 @@ async def record(options: argparse.Namespace) -> int:
 
 async def explain(options: argparse.Namespace) -> int:
     """Tell what a recording shows."""
-    from wattline.explain.command import run
+    from wattline.explain.explain import run
 
     return run(Path(options.file), plot=Path(options.plot) if options.plot else None)
 

@@ -40,7 +40,7 @@ from wattline.publish import page, status
 from wattline.publish.history import History
 from wattline.recording.reader import read_recording
 from wattline.recording.replay import replay
-from wattline.explain.text import lines
+from wattline.explain.lines import lines
 from wattline.explain.timeline import timeline
 
 recording = read_recording(Path(sys.argv[1]))

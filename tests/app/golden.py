@@ -15,9 +15,9 @@ from wattline.analysis.snapshot import SourceView
 from wattline.engines.normalise import normalise
 from wattline.publish.collector import SnapshotCollector
 from wattline.readings import EngineReading
-from wattline.simulation.history import EngineText, simulate
 from wattline.simulation.rig import Rig
 from wattline.simulation.scenario import timeline
+from wattline.simulation.simulate import EngineText, simulate
 
 GOLDEN = Path(__file__).parent / "golden.prom"
 SECONDS = 150

@@ -21,10 +21,10 @@ from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from tests.analysis.build import Bench
-from wattline.publish import text
+from wattline.publish import metrics_text as text
 from wattline.publish.collector import Registry
+from wattline.publish.metrics_text import openmetrics_text, plain_text
 from wattline.publish.server import Publication
-from wattline.publish.text import openmetrics_text, plain_text
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from tests.recording.make import path_of
-from wattline.check.command import judged, run
+from wattline.check.watch import judged, run
 from wattline.recording.reader import read_recording
 from wattline.recording.replay import replay
 

@@ -10,9 +10,9 @@ import pytest
 from wattline.analysis.causes import Cause
 from wattline.analysis.plan import DeploymentPlan, Plan
 from wattline.analysis.snapshot import DeploymentView, EngineView, GpuMeans, GpuView, Snapshot, State, Suspicion
-from wattline.check.command import at_once, run, shortened
 from wattline.check.render import plain
 from wattline.check.report import Watched, report
+from wattline.check.watch import at_once, run, shortened
 from wattline.config import ConfigError, parse
 from wattline.readings import EngineReading, GpuCondition, GpuIdentity, GpuProcess, GpuSample
 

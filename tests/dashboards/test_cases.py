@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dashboards.thresholds import alert_names
+from dashboards.numbers import alert_names
 from tests.dashboards import prometheus
 from tests.dashboards.boards import BOARDS, filled, panels, targets
 from tests.dashboards.lines import SCRAPE, Line, labelled

@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 
 from tests.recording.make import path_of
-from wattline.explain.command import run
+from wattline.explain.explain import run
 
 GOLDEN = Path(__file__).parent / "golden"
 EXPLAINED = ("story", "wedged", "engine_down", "gpu_lost", "limit_lowered")

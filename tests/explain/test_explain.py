@@ -17,9 +17,9 @@ from wattline.analysis.causes import Cause
 from wattline.analysis.snapshot import DeploymentView, EngineView, Snapshot, State, Suspicion
 from wattline.explain import picture
 from wattline.explain import timeline as module
-from wattline.explain.command import run
+from wattline.explain.explain import run
+from wattline.explain.lines import clock
 from wattline.explain.picture import PictureError
-from wattline.explain.text import clock
 from wattline.explain.timeline import timeline
 from wattline.publish.colours import STATE_COLOURS
 from wattline.readings import EngineReading

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from wattline.analysis.plan import DeploymentPlan, EnginePlan, Plan
 from wattline.engines.normalise import normalise
 from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuSample
-from wattline.simulation.history import EngineText, simulate
 from wattline.simulation.rig import Rig
 from wattline.simulation.scenario import timeline
+from wattline.simulation.simulate import EngineText, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

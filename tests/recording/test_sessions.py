@@ -22,11 +22,11 @@ from wattline.analysis.thresholds import Thresholds
 from wattline.config import ConfigError, Deployment, Engine, parse
 from wattline.gpus.source import SourceError
 from wattline.readings import EngineReading, GpuIdentity
-from wattline.recording.command import run
 from wattline.recording.layout import RecordingError, Restored
 from wattline.recording.reader import read_recording
+from wattline.recording.record import run
 from wattline.recording.replay import replay
-from wattline.recording.session import LONGEST_PAUSE, ReplaySession
+from wattline.recording.served import LONGEST_PAUSE, ReplaySession
 from wattline.recording.writer import RecordingWriter
 from wattline.session import Session
 from wattline.simulation.demo import Demo

@@ -12,9 +12,9 @@ from wattline.analysis.plan import DeploymentPlan, EnginePlan, Plan
 from wattline.analysis.snapshot import State
 from wattline.engines.normalise import normalise
 from wattline.readings import EngineReading, GpuSample
-from wattline.simulation.history import EngineText, simulate
 from wattline.simulation.rig import Rig
 from wattline.simulation.scenario import STORY, timeline
+from wattline.simulation.simulate import EngineText, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wattline.discovery.commands import BYSTANDERS, Command, ServerKind, server_kind
+from wattline.discovery.command_lines import BYSTANDERS, Command, ServerKind, server_kind
 from wattline.discovery.processes import UnreadableError
 from wattline.discovery.sockets import host_and_port
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from wattline.analysis.snapshot import State
-from wattline.explain.text import clock
+from wattline.explain.lines import clock
 from wattline.publish.colours import POWER, STATE_COLOURS, TOKENS, text_on
 from wattline.yamlfile import UsageError
 

@@ -15,8 +15,8 @@ from prometheus_client.exposition import choose_encoder
 from wattline.analysis.snapshot import Snapshot
 from wattline.publish.collector import Registry
 from wattline.publish.history import History
+from wattline.publish.metrics_text import openmetrics_text, plain_text
 from wattline.publish.page import add_page
-from wattline.publish.text import openmetrics_text, plain_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from wattline.explain import picture
-from wattline.explain.text import show
+from wattline.explain.lines import show
 from wattline.explain.timeline import timeline
 from wattline.recording.reader import read_recording
 from wattline.recording.replay import replay

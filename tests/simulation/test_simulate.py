@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 
 from wattline.readings import GpuActivity, GpuCondition, GpuSample
-from wattline.simulation.history import EngineText, simulate
+from wattline.simulation.simulate import EngineText, simulate
 
 
 def test_everything_comes_at_its_pace_and_in_the_order_of_time() -> None:
