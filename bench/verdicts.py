@@ -20,6 +20,7 @@ from tests.traces.sglang import verdicts
 from tests.traces.test_sglang_h200 import LABELS
 from wattline.analysis.observer import Observer
 from wattline.analysis.snapshot import State
+from wattline.readings import GpuGone
 from wattline.simulation.scenario import SCENARIOS, STORY_NAME, timeline
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def simulated(scenario: str) -> Iterator[Situation]:
             moment = line.at(due)
             if lost and due > line.lead_seconds + MARGIN:
                 for uuid in [u for u, g in observer.gpus.items() if g.identity.index in lost]:
-                    observer.lose(uuid)
+                    observer.observe(GpuGone(due, uuid))
             snapshot = observer.judge(due)
             if situation is None or moment.phase.state is not situation.right:
                 if situation is not None:

@@ -110,6 +110,16 @@ class GpuCondition:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuGone:
+    """A GPU that was read is not read any more: it is lost, or it was taken out and is forgotten."""
+
+    t: float
+    uuid: str
+    forgotten: bool = False
+    """It is not to be missed: nothing of it is published any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReadingError:
     """One call that gave nothing. ``kind`` is a bounded word: ``not_supported``, ``gpu_is_lost``, ``implausible``."""
 
@@ -185,4 +195,4 @@ class EngineReading:
 
 
 GpuReading = GpuSample | GpuActivity | GpuCondition
-Reading = GpuIdentity | GpuSample | GpuActivity | GpuCondition | EngineReading
+Reading = GpuIdentity | GpuSample | GpuActivity | GpuCondition | GpuGone | EngineReading

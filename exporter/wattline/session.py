@@ -17,6 +17,7 @@ from wattline.discovery.periodic import Discovery
 from wattline.discovery.resolve import Discoverer
 from wattline.engines.scrape import EngineScraper, open_session
 from wattline.gpus.reader import GpuReader, Intervals
+from wattline.readings import GpuGone
 from wattline.state import StateFile
 from wattline.worker import Worker
 
@@ -213,20 +214,17 @@ class Session:
 
     def sources(self, now: float) -> tuple[SourceView, ...]:
         """How reading goes, source by source."""
-        views = []
-        for health in self._reader.health(now) if self._reader else ():
-            if not health.up:
-                self.observer.lose(health.source)
-            views.append(
-                SourceView(
-                    name=health.source,
-                    up=health.up,
-                    age_seconds=health.age_seconds,
-                    detail=health.detail,
-                    errors=dict(health.errors),
-                    rejected=dict(health.rejected),
-                )
+        views = [
+            SourceView(
+                name=health.source,
+                up=health.up,
+                age_seconds=health.age_seconds,
+                detail=health.detail,
+                errors=dict(health.errors),
+                rejected=dict(health.rejected),
             )
+            for health in (self._reader.health(now) if self._reader else ())
+        ]
         views += self._discovery.source()
         for name, scraper in self._scrapers.items():
             track = self.observer.engines.get(name)
@@ -255,8 +253,19 @@ class Session:
         now = self.clock()
         if now - self._saved_at > SAVE_EVERY:
             self._saving = asyncio.create_task(self._save())
+        for gone in self._gone(now):
+            self.take(gone)
         snapshot = self.observer.judge(now, self.sources(now))
         return snapshot if self._source is not None else replace(snapshot, watches_gpus=False)
+
+    def _gone(self, now: float) -> list[GpuGone]:
+        """The GPUs that the reader does not read any more, each once."""
+        if self._reader is None:
+            return []
+        up = {health.source: health.up for health in self._reader.health(now)}
+        gpus = self.observer.gpus
+        lost = [GpuGone(now, uuid) for uuid, gpu in gpus.items() if not gpu.lost and not up.get(uuid, True)]
+        return lost + [GpuGone(now, uuid, forgotten=True) for uuid in gpus if uuid not in up]
 
     async def _restore(self, config: Config) -> None:
         """Begin from what the configured state file tells, if it is another one than before."""

@@ -30,6 +30,7 @@ from tests.traces.sglang import verdicts
 from wattline.analysis.observer import Observer
 from wattline.analysis.snapshot import Snapshot
 from wattline.publish.collector import SnapshotCollector
+from wattline.readings import GpuGone
 from wattline.simulation.rig import Rig
 from wattline.simulation.scenario import EXTRAS, STORY, timeline
 
@@ -143,7 +144,7 @@ def simulated(scenario: str) -> Held:
         while t > due:
             if due > line.lead_seconds + 10:
                 for uuid in lost:
-                    observer.lose(uuid)
+                    observer.observe(GpuGone(due, uuid))
             snapshots.append(observer.judge(due))
             due += 1
         observer.observe(reading)

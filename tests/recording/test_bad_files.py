@@ -122,7 +122,7 @@ def test_a_header_that_asks_for_the_impossible(file: Path, changes: dict[str, An
         (b'{"sample":{"t":-1,"uuid":"a"}}\n', "expected t from 0 to 1e+12 s, found -1"),
         (b'{"sample":{"t":1,"uuid":"a","power_watts":1e300}}\n', "expected numbers up to 1e+18, found 1e+300"),
         (b'{"idle_floor":{"uuid":"a","watts":-1}}\n', "at `$.idle_floor.watts`"),
-        (b'{"lost":{"uuid":"a"},"judged":{"t":1}}\n', "expected one event"),
+        (b'{"gone":{"t":1,"uuid":"a"},"judged":{"t":1}}\n', "expected one event"),
         (b'{"judged":{"t":1,"sources":' + b"[" * 5000 + b"\n", "expected one event"),
     ],
 )

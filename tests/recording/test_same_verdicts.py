@@ -15,8 +15,17 @@ from wattline.analysis.observer import Observer
 from wattline.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride, Plan
 from wattline.analysis.snapshot import SourceView, State
 from wattline.analysis.thresholds import Thresholds
-from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample, ReadingError
-from wattline.recording.layout import Judged, Lost, Restored
+from wattline.readings import (
+    EngineReading,
+    GpuActivity,
+    GpuCondition,
+    GpuGone,
+    GpuIdentity,
+    GpuProcess,
+    GpuSample,
+    ReadingError,
+)
+from wattline.recording.layout import Judged, Restored
 from wattline.recording.reader import read_recording
 from wattline.recording.replay import replay
 from wattline.recording.writer import RecordingObserver, RecordingWriter
@@ -105,7 +114,7 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.sampled_from(
         (PLAN, replace(PLAN, deployments=()), replace(PLAN, deployments=PLAN.deployments[:1], window=20.0))
     ),
-    st.builds(Lost, uuid=UUID),
+    st.builds(GpuGone, t=st.just(0.0), uuid=UUID, forgotten=st.booleans()),
     st.builds(Restored, uuid=UUID, watts=st.floats(1.0, 400.0)),
     st.builds(
         Judged,
@@ -130,8 +139,6 @@ def test_any_readings_give_the_same_verdicts_live_and_from_the_recording(
         for step, event in events:
             t += step
             match event:
-                case Lost(uuid=uuid):
-                    observer.lose(uuid)
                 case Restored(uuid=uuid, watts=watts):
                     observer.restore_idle(uuid, watts)
                 case Judged(sources=sources):
@@ -206,32 +213,26 @@ def test_a_gpu_that_is_lost_is_lost_in_the_replay_too(tmp_path: Path) -> None:
         observer.observe(GpuIdentity(UUIDS[0], 0))
         observer.observe(GpuSample(1.0, UUIDS[0], power_watts=300.0))
         there = observer.judge(1.0)
-        for _ in range(2):  # It is said again as long as it is.
-            observer.lose(UUIDS[0])
+        observer.observe(GpuGone(2.0, UUIDS[0]))
         gone = observer.judge(2.0)
         observer.observe(GpuIdentity(UUIDS[0], 0))
         back = observer.judge(2.5)
     assert [s.gpus[0].up for s in (there, gone, back)] == [True, False, True]
     assert list(replay(read_recording(path))) == [there, gone, back]
-    assert sum(isinstance(event, Lost) for event in read_recording(path)) == 1
 
 
 def test_a_gpu_that_is_forgotten_is_forgotten_in_the_replay_too(tmp_path: Path) -> None:
     path = tmp_path / "file.gz"
-    library, *gpus = (SourceView(name, up=True) for name in ("nvml", *UUIDS[:2]))
     with RecordingWriter(path, PLAN) as writer:
         observer = RecordingObserver(PLAN, writer)
         for index in range(2):
             observer.observe(GpuIdentity(UUIDS[index], index))
             observer.observe(GpuSample(1.0, UUIDS[index], power_watts=300.0))
-        live = [
-            observer.judge(1.0, (library, *gpus)),
-            observer.judge(1.5),
-            observer.judge(2.0, (library, gpus[0])),
-            observer.judge(3.0, (library, gpus[0])),
-        ]
-    # A verdict that was told of no source at all says nothing about who is there.
-    assert [[g.identity.index for g in s.gpus] for s in live] == [[0, 1], [0, 1], [0], [0]]
+        live = [observer.judge(1.0)]
+        observer.observe(GpuGone(1.5, UUIDS[1], forgotten=True))
+        observer.observe(GpuGone(1.5, "GPU-never-seen"))
+        live.append(observer.judge(2.0))
+    assert [[g.identity.index for g in s.gpus] for s in live] == [[0, 1], [0]]
     assert [g.identity.uuid for g in list(replay(read_recording(path)))[-1].gpus] == [UUIDS[0]]
 
 

@@ -14,7 +14,7 @@ from tests.recording.simulated import plan, watch
 from wattline import __version__
 from wattline.analysis.plan import DeploymentPlan, EnginePlan, GpuOverride, Plan
 from wattline.analysis.snapshot import SourceView
-from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuProcess, GpuSample
+from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuGone, GpuIdentity, GpuProcess, GpuSample
 from wattline.recording.layout import Judged, RecordingError, Restored, bare_url
 from wattline.recording.reader import read_recording
 from wattline.recording.replay import replay
@@ -59,7 +59,7 @@ def record(path: Path, *, anonymous: bool) -> str:
         writer.restore_idle(A, 88.0)
         for reading in READINGS:
             writer.write(reading)
-        writer.lose(B)
+        writer.write(GpuGone(2.0, B))
         writer.judge(2.0, SOURCES)
     return gzip.decompress(path.read_bytes()).decode()
 

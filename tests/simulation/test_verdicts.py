@@ -11,7 +11,7 @@ from wattline.analysis.observer import Observer
 from wattline.analysis.plan import DeploymentPlan, EnginePlan, Plan
 from wattline.analysis.snapshot import State
 from wattline.engines.normalise import normalise
-from wattline.readings import EngineReading, GpuSample
+from wattline.readings import EngineReading, GpuGone, GpuSample
 from wattline.simulation.rig import Rig
 from wattline.simulation.scenario import STORY, timeline
 from wattline.simulation.simulate import EngineText, simulate
@@ -31,7 +31,7 @@ def verdicts(scenario: str, seconds: float, seed: int = 1) -> Iterator[tuple[flo
     for reading in simulate(seconds, seed, scenario):
         if reading.t > due:
             for uuid in [uuid for uuid, t in answered.items() if t < due]:
-                observer.lose(uuid)
+                observer.observe(GpuGone(due, uuid))
                 del answered[uuid]
             yield due, observer.judge(due).deployments[0]
             due = reading.t

@@ -16,7 +16,7 @@ from wattline.analysis.engine import EngineTrack
 from wattline.analysis.gpu import GpuTrack, link_capacity, mean
 from wattline.analysis.judge import Evidence, judge
 from wattline.analysis.snapshot import DeploymentView, GpuView, Snapshot, State
-from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuSample
+from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuGone, GpuIdentity, GpuSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -56,8 +56,6 @@ class Observer:
         self._first_t: float | None = None
         self._judged_at: float | None = None
         self._kept_idle: dict[str, float] = {}
-        self._sources: frozenset[str] = frozenset()
-        """What was told of as a source with the last verdict."""
         self.replan(plan)
 
     def replan(self, plan: Plan) -> None:
@@ -95,6 +93,12 @@ class Observer:
                 track = self.engines[name]
                 track.observe(reading)
                 self._learn(track.deployment)
+            case GpuGone(uuid=uuid, forgotten=forgotten) if uuid in self.gpus:
+                if forgotten:
+                    self._forget(uuid)
+                else:
+                    # Only its absence is published from now on.
+                    self.gpus[uuid].lost = True
             case _:
                 pass
 
@@ -110,11 +114,6 @@ class Observer:
             track.lost = False
         # An index in the configuration means the GPU that had it first: NVML's order may change under us.
         self._resolved_indices.setdefault(identity.index, identity.uuid)
-
-    def lose(self, uuid: str) -> None:
-        """The GPU was there and is gone: only its absence is published from now on."""
-        if uuid in self.gpus:
-            self.gpus[uuid].lost = True
 
     def _forget(self, uuid: str) -> None:
         """Nobody reads this GPU any more: it was taken out, or was named by its place and has a UUID now."""
@@ -184,15 +183,7 @@ class Observer:
     # Verdicts out.
 
     def judge(self, now: float, sources: Iterable[SourceView] = ()) -> Snapshot:
-        """Everything that is known and believed at ``now``; adds the time since the last call to the state counters.
-
-        A GPU that was among the sources and is not any more is forgotten.
-        """
-        sources = tuple(sources)
-        if sources:
-            before, self._sources = self._sources, frozenset(source.name for source in sources)
-            for uuid in self.gpus.keys() & (before - self._sources):
-                self._forget(uuid)
+        """Everything that is known and believed at ``now``; adds the time since the last call to the state counters."""
         membership = self._memberships()
         owner = {u: name for name, (uuids, _) in membership.items() for u in uuids}
         gpus = {u: self.gpus[u].view(now, owner.get(u, "")) for u in self._in_order()}
@@ -204,7 +195,7 @@ class Observer:
             gpus=tuple(gpus.values()),
             engines=tuple(e.view(now) for e in self.engines.values()),
             deployments=deployments,
-            sources=sources,
+            sources=tuple(sources),
         )
 
     def _judge(

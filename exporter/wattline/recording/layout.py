@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 
 from wattline.analysis.plan import Plan
 from wattline.analysis.snapshot import SourceView
-from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuSample
+from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuGone, GpuIdentity, GpuSample
 from wattline.yamlfile import UsageError
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ LINE_KINDS = {
     GpuSample: "sample",
     GpuActivity: "activity",
     GpuCondition: "condition",
+    GpuGone: "gone",
     EngineReading: "engine",
 }
 
@@ -74,12 +75,6 @@ class Header(Struct, frozen=True, kw_only=True):
     plan: Plan
 
 
-class Lost(Struct, frozen=True):
-    """A GPU that was there is gone."""
-
-    uuid: str
-
-
 class Judged(Struct, frozen=True):
     """A verdict was given at ``t``. ``sources`` is ``None`` where they are as before; their ages are not kept."""
 
@@ -94,7 +89,7 @@ class Restored(Struct, frozen=True):
     watts: Annotated[float, Meta(gt=0.0, le=20_000.0)]
 
 
-Event = GpuIdentity | GpuSample | GpuActivity | GpuCondition | EngineReading | Lost | Restored | Judged | Plan
+Event = GpuIdentity | GpuSample | GpuActivity | GpuCondition | GpuGone | EngineReading | Restored | Judged | Plan
 """A plan is by what is judged from then on: servers were found, or the configuration was read again."""
 
 
@@ -106,7 +101,7 @@ class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     activity: GpuActivity | None = None
     condition: GpuCondition | None = None
     engine: EngineReading | None = None
-    lost: Lost | None = None
+    gone: GpuGone | None = None
     idle_floor: Restored | None = None
     judged: Judged | None = None
     plan: Plan | None = None
@@ -129,12 +124,10 @@ def reading_line(reading: Reading) -> bytes:
     return msgspec.json.encode({LINE_KINDS[type(reading)]: fields}) + b"\n"
 
 
-def event_line(event: Lost | Restored | Judged | Plan) -> bytes:
+def event_line(event: Restored | Judged | Plan) -> bytes:
     """The line of what is not a reading."""
     if isinstance(event, Plan):
         return msgspec.json.encode({"plan": event}) + b"\n"
-    if isinstance(event, Lost):
-        return msgspec.json.encode(Line(lost=event)) + b"\n"
     if isinstance(event, Restored):
         return msgspec.json.encode(Line(idle_floor=event)) + b"\n"
     told: dict[str, Any] = {"t": event.t}

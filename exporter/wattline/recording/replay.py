@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from wattline.analysis.observer import Observer
 from wattline.analysis.plan import Plan
-from wattline.recording.layout import Judged, Lost, Restored
+from wattline.recording.layout import Judged, Restored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,8 +42,6 @@ def replay_into(observer: Observer, recording: Recording, *, own_plan: bool) -> 
             case Judged():
                 sources = sources if event.sources is None else event.sources
                 yield observer.judge(event.t, sources)
-            case Lost():
-                observer.lose(event.uuid)
             case Plan():
                 if not own_plan:
                     observer.replan(event)

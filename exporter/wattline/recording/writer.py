@@ -17,7 +17,6 @@ from wattline.recording.layout import (
     VERSION,
     Header,
     Judged,
-    Lost,
     RecordingError,
     Restored,
     event_line,
@@ -111,10 +110,6 @@ class RecordingWriter:
         bare = without_secrets(plan)
         return self._names.plan(bare) if self._names else bare
 
-    def lose(self, uuid: str) -> None:
-        """Note that a GPU is gone."""
-        self._put(event_line(Lost(self._names.uuid(uuid) if self._names else uuid)))
-
     def restore_idle(self, uuid: str, watts: float) -> None:
         """Note that an idle floor is known from before."""
         self._put(event_line(Restored(self._names.uuid(uuid) if self._names else uuid, watts)))
@@ -189,12 +184,6 @@ class RecordingObserver(Observer):
         """Note and take one reading."""
         self._writer.write(reading)
         super().observe(reading)
-
-    def lose(self, uuid: str) -> None:
-        """Note that a GPU is gone, once: it is said again as long as it is."""
-        if uuid in self.gpus and not self.gpus[uuid].lost:
-            self._writer.lose(uuid)
-        super().lose(uuid)
 
     def restore_idle(self, uuid: str, watts: float) -> None:
         """Note an idle floor from before, and begin from it."""
