@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from wattline.analysis.causes import Cause
-from wattline.analysis.snapshot import DeploymentView, State, Suspicion
+from wattline.analysis.causes import Cause, Suspicion
+from wattline.analysis.snapshot import DeploymentView, State
 from wattline.analysis.thresholds import Thresholds
 from wattline.check.headroom import headroom
 

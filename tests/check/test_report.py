@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from wattline.analysis.causes import Cause
+from wattline.analysis.causes import Cause, Suspicion
 from wattline.analysis.plan import DeploymentPlan, Plan
-from wattline.analysis.snapshot import DeploymentView, EngineView, GpuMeans, GpuView, Snapshot, State, Suspicion
+from wattline.analysis.snapshot import DeploymentView, EngineView, GpuMeans, GpuView, Snapshot, State
 from wattline.check.render import plain
 from wattline.check.report import Watched, report
 from wattline.check.watch import at_once, run, shortened

@@ -13,8 +13,8 @@ import pytest
 from tests.explain.make import EXPLAINED, GOLDEN, explained
 from tests.recording.make import path_of
 from tests.recording.simulated import plan
-from wattline.analysis.causes import Cause
-from wattline.analysis.snapshot import DeploymentView, EngineView, Snapshot, State, Suspicion
+from wattline.analysis.causes import Cause, Suspicion
+from wattline.analysis.snapshot import DeploymentView, EngineView, Snapshot, State
 from wattline.explain import picture
 from wattline.explain import timeline as module
 from wattline.explain.explain import run

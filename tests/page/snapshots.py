@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from wattline.analysis.causes import Cause
+from wattline.analysis.causes import Cause, Suspicion
 from wattline.analysis.snapshot import (
     DeploymentView,
     EngineView,
@@ -14,7 +14,6 @@ from wattline.analysis.snapshot import (
     Snapshot,
     SourceView,
     State,
-    Suspicion,
 )
 from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuSample
 

@@ -41,5 +41,6 @@ def test_the_page_asks_for_fields_that_are_told() -> None:
     asked = set(re.findall(r"\.([a-z]+(?:_[a-z]+)+)\b", PAGE.read_text()))
     assert len(asked) > 40
     assert asked <= told
-    # The page makes the titles of past states itself.
+    # The page makes the titles of past states itself, and draws an icon for each.
+    assert all(f"\n  {state.value}: [{{ d: " in PAGE.read_text() for state in State)
     assert all(state.record.title == state.value.replace("_", " ").capitalize() for state in State)

@@ -14,8 +14,8 @@ import jsonschema
 import pytest
 
 from wattline import __version__
-from wattline.analysis.causes import Cause
-from wattline.analysis.snapshot import GpuMeans, GpuView, Snapshot, State, Suspicion
+from wattline.analysis.causes import Cause, Suspicion
+from wattline.analysis.snapshot import GpuMeans, GpuView, Snapshot, State
 from wattline.publish.history import History
 from wattline.publish.shape import LONGEST_TEXT
 from wattline.publish.status import build, encode, schema

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, Self
 
-from wattline.analysis.snapshot import Suspicion
 from wattline.analysis.steps import FLAGS, PROCESSES, STACKS, Step
 
 if TYPE_CHECKING:
@@ -404,6 +403,14 @@ class Cause(StrEnum):
             sets_pace="memory bandwidth sets the pace, and this load cannot reach the limit",
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """A suspected cause and, in words with numbers, what speaks for it."""
+
+    cause: Cause
+    evidence: str
 
 
 def suspect(signs: Signs, thresholds: Thresholds) -> tuple[Suspicion, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from wattline.analysis.steps import PROCESSES, STACKS, Step
 
 if TYPE_CHECKING:
-    from wattline.analysis.causes import Cause
+    from wattline.analysis.causes import Suspicion
     from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuIdentity, GpuSample
 
 
@@ -90,14 +90,6 @@ class State(StrEnum):
     def bad(self) -> bool:
         """Whether somebody should act."""
         return bool(self.record.runbook)
-
-
-@dataclass(frozen=True, slots=True)
-class Suspicion:
-    """A suspected cause and, in words with numbers, what speaks for it."""
-
-    cause: Cause
-    evidence: str
 
 
 @dataclass(frozen=True, slots=True)

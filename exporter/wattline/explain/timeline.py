@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from wattline.analysis.causes import Cause
-    from wattline.analysis.snapshot import DeploymentView, EngineView, GpuView, Snapshot, State, Suspicion
+    from wattline.analysis.causes import Cause, Suspicion
+    from wattline.analysis.snapshot import DeploymentView, EngineView, GpuView, Snapshot, State
 
 GAP_SECONDS = 10.0
 """Verdicts further apart do not belong together: the machine slept, or nobody judged."""
