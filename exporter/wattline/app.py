@@ -12,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from wattline import __version__
-from wattline.publish.limits import MAX_CONCURRENT, SERVER_LIMITS, close_the_oldest, install, raise_file_limit
+from wattline.publish.limits import SERVER_LIMITS, close_the_oldest, install, raise_file_limit
 from wattline.publish.security import WebSecurity
 from wattline.publish.server import Publication, make_app
 from wattline.yamlfile import ConfigError
@@ -62,9 +62,7 @@ class Exporter:
         session: what reads and judges; started and stopped here.
         publication: what is served.
         listen: host (``None`` for all addresses) and port.
-        telemetry_path: path of the metrics.
         web_config: file with TLS and users, if any.
-        max_requests: served at once.
         configuration: what is in force, for people: without secrets.
         reload_config: takes the configuration file into force again, or raises :class:`ConfigError`; ``None`` when
             there is none to read.
@@ -78,9 +76,7 @@ class Exporter:
         publication: Publication,
         *,
         listen: tuple[str | None, int],
-        telemetry_path: str = "/metrics",
         web_config: str | None = None,
-        max_requests: int = MAX_CONCURRENT,
         configuration: Callable[[], Mapping[str, Any]] | None = None,
         reload_config: Callable[[], Awaitable[None]] | None = None,
         enable_lifecycle: bool = False,
@@ -89,9 +85,7 @@ class Exporter:
         self.session = session
         self.publication = publication
         self._listen = listen
-        self._telemetry_path = telemetry_path
         self._security = WebSecurity(web_config)
-        self._max_requests = max_requests
         self._configuration = configuration
         self._reload_config = reload_config
         self._enable_lifecycle = enable_lifecycle
@@ -134,12 +128,11 @@ class Exporter:
     def _runner(self) -> web.AppRunner:
         app = make_app(
             self.publication,
-            telemetry_path=self._telemetry_path,
             reload_config=self.reload if self._enable_lifecycle and self._reload_config else None,
             configuration=self._configuration,
             phase=self._phase,
         )
-        install(app, self._max_requests)
+        install(app)
         self._security.install(app)
         return web.AppRunner(app, access_log=None, shutdown_timeout=STOP_ANSWERS_SECONDS, **SERVER_LIMITS)
 
@@ -154,7 +147,7 @@ class Exporter:
         port = runner.addresses[0][1]  # The system's choice where 0 was asked for.
         scheme = "https" if self._security.ssl_context() else "http"
         shown = f"[{host}]" if host and ":" in host else host or "localhost"
-        log.info("Wattline %s serves %s://%s:%d%s", __version__, scheme, shown, port, self._telemetry_path)
+        log.info("Wattline %s serves %s://%s:%d/metrics", __version__, scheme, shown, port)
 
     async def _judge_until_stopped(self) -> None:
         """Judge and publish on a steady beat of the readings' clock."""

@@ -148,13 +148,6 @@ def positive(text: str) -> float:
     return value
 
 
-def count(text: str) -> int:
-    """A whole number from 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number from 1")
-    return int(text)
-
-
 def speed(text: str) -> float:
     """A speed that the real clock can still follow: its ticks arrive some milliseconds late."""
     value = positive(text)
@@ -163,31 +156,13 @@ def speed(text: str) -> float:
     return value
 
 
-_PATH = re.compile(r"(?:/[A-Za-z0-9._~-]+)+")
-_TAKEN = ("-", "api", "incidents", "runbooks", "static")
-"""First parts of paths that something else is served at."""
-
-
-def path(text: str) -> str:
-    """A path of the telemetry."""
-    if not _PATH.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"found {text!r}, expected a path such as /metrics")
-    if (first := text.split("/")[1]) in _TAKEN:
-        raise argparse.ArgumentTypeError(
-            f"found {text!r}, but something else is at /{first}; expected such as /metrics"
-        )
-    return text
-
-
 def _web(parser: _Parser) -> None:
     parser.flag(
         "--web.listen-address", "where to listen", type=address, default=address(DEFAULT_ADDRESS), metavar="HOST:PORT"
     )
-    parser.flag("--web.telemetry-path", "path of the metrics", type=path, default="/metrics", metavar="PATH")
     parser.flag(
         "--web.config.file", "TLS and basic authentication, by the exporter toolkit's convention", metavar="FILE"
     )
-    parser.flag("--web.max-requests", "requests served at once; more are refused", type=count, default=40, metavar="N")
     parser.switch("--web.enable-lifecycle", "let POST /-/reload read the configuration again")
 
 
@@ -243,7 +218,6 @@ def build_parser() -> argparse.ArgumentParser:
     demo = command("demo", "serve a simulated rig that lives through the stories Wattline was made for")
     demo.flag("--speed", "how many times faster than real time, up to 60", type=speed, default=1.0, metavar="N")
     demo.flag("--scenario", "hold this phase instead of the whole story", default="story", metavar="NAME")
-    demo.flag("--seed", "of the noise", type=int, default=1, metavar="N")
     _web(demo)
     _log(demo)
 
@@ -269,15 +243,12 @@ def build_parser() -> argparse.ArgumentParser:
     explain = command("explain", "tell what a recording shows: states, causes, when")
     explain.add_argument("file", metavar="FILE", help="a recording")
     explain.add_argument("--plot", metavar="FILE", help="draw it, as .png or .svg")
-    _log(explain, "error")
 
     bundle = command("bundle", "write rules, dashboards, compose file and chart of this version into a directory")
     bundle.add_argument("directory", metavar="DIR", help="where to; it must be new or empty")
-    _log(bundle, "error")
 
     runbook = command("runbook", "show what to do about an alert")
     runbook.add_argument("name", nargs="?", metavar="NAME", help="an alert; without it all are listed")
-    _log(runbook, "error")
 
     completion = command("completion", "print a completion script for a shell")
     completion.add_argument("shell", choices=["bash", "zsh", "tcsh"])
@@ -372,7 +343,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     from wattline import commands, logs
     from wattline.yamlfile import UsageError
 
-    logs.setup(options.__dict__["log.level"], options.__dict__["log.format"])
+    given = vars(options)
+    logs.setup(given.get("log.level", "error"), given.get("log.format", "logfmt"))
     try:
         return asyncio.run(commands.RUN[options.command](options))
     except UsageError as error:

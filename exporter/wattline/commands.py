@@ -81,7 +81,7 @@ async def demo(options: argparse.Namespace) -> int:
     from wattline.simulation.demo import Demo
 
     try:
-        rig = Demo(speed=options.speed, scenario=options.scenario, seed=options.seed)
+        rig = Demo(speed=options.speed, scenario=options.scenario)
     except ValueError as error:
         raise ConfigError("--scenario", str(error)) from None
     url = await rig.start()
@@ -265,9 +265,7 @@ def _web(options: argparse.Namespace) -> dict[str, Any]:
     values = vars(options)
     return {
         "listen": values["web.listen_address"],
-        "telemetry_path": values["web.telemetry_path"],
         "web_config": values["web.config.file"],
-        "max_requests": values["web.max_requests"],
         "enable_lifecycle": values["web.enable_lifecycle"],
     }
 

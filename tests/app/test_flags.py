@@ -184,9 +184,8 @@ class TestEnvironment:
         ("command", "variable", "value", "says"),
         [
             ("demo", "WATTLINE_SPEED", "foo", "found 'foo', expected a number above 0"),
-            ("demo", "WATTLINE_SEED", "x", "invalid int value: 'x'"),
             ("check", "WATTLINE_LOG_LEVEL", "loud", "found 'loud', expected one of debug, info, warning, error"),
-            ("serve", "WATTLINE_WEB_TELEMETRY_PATH", "/", "found '/', expected a path such as /metrics"),
+            ("serve", "WATTLINE_WEB_LISTEN_ADDRESS", "x", "found 'x', expected host:port or :port"),
         ],
     )
     def test_a_wrong_variable_is_told_by_its_name_and_by_the_command_that_looks_at_it(

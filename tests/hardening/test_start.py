@@ -96,17 +96,6 @@ async def test_a_state_file_that_nobody_can_use_is_no_reason_not_to_start(tmp_pa
 @pytest.mark.parametrize(
     ("flag", "value"),
     [
-        ("--web.telemetry-path", "metrics"),
-        ("--web.telemetry-path", "/"),
-        ("--web.telemetry-path", "/-/healthy"),
-        ("--web.telemetry-path", "/api/v1/status"),
-        ("--web.telemetry-path", "/static/page.css"),
-        ("--web.telemetry-path", "/{anything:.*}"),
-        ("--web.telemetry-path", "/metrics?x"),
-        ("--web.telemetry-path", "/metrics/"),
-        ("--web.telemetry-path", "/met rics"),
-        ("--web.max-requests", "0"),
-        ("--web.max-requests", "-1"),
         ("--web.listen-address", "127.0.0.1:99999"),
         ("--web.listen-address", "10087"),
         ("--log.level", "loud"),
@@ -117,9 +106,3 @@ def test_a_flag_that_cannot_be_is_refused(flag: str, value: str, capsys: pytest.
         build_parser().parse_args(["serve", f"{flag}={value}"])
     assert ended.value.code == 2
     assert flag in capsys.readouterr().err
-
-
-def test_metrics_may_be_at_any_plain_path() -> None:
-    for path in ("/metrics", "/gpu/metrics", "/wattline.txt", "/apis"):
-        options = build_parser().parse_args(["serve", "--web.telemetry-path", path])
-        assert vars(options)["web.telemetry_path"] == path

@@ -18,7 +18,6 @@ class Exporter:
     """Can be stopped and started again on the same port."""
 
     publication: Publication = field(default_factory=Publication)
-    telemetry_path: str = "/metrics"
     configuration: Callable[[], Mapping[str, Any]] | None = None
     phase: Callable[[], PhaseNow | None] | None = None
     port: int = 0
@@ -27,7 +26,6 @@ class Exporter:
     async def start(self) -> None:
         app = make_app(
             self.publication,
-            telemetry_path=self.telemetry_path,
             configuration=self.configuration,
             phase=self.phase,
         )

@@ -67,26 +67,6 @@ async def test_it_links_to_metrics_readiness_status_and_runbooks(
             assert response.status == 200, link
 
 
-async def test_another_telemetry_path_is_linked(client: aiohttp.ClientSession) -> None:
-    exporter = Exporter(telemetry_path="/gpu/metrics")
-    await exporter.start()
-    async with client.get(exporter.url) as response:
-        assert '<a href="gpu/metrics">' in await response.text()
-    await exporter.stop()
-
-
-async def test_metrics_at_the_root_leave_no_room_for_the_page(client: aiohttp.ClientSession) -> None:
-    exporter = Exporter(telemetry_path="/")
-    await exporter.start()
-    async with client.get(exporter.url) as response:
-        assert "wattline_build_info" in await response.text()
-    async with client.get(exporter.url + "static/page.js") as response:
-        assert response.status == 404
-    async with client.get(exporter.url + "api/v1/status") as response:
-        assert response.status == 200
-    await exporter.stop()
-
-
 async def test_without_javascript_the_verdicts_are_there(exporter: Exporter, client: aiohttp.ClientSession) -> None:
     exporter.publication.publish(snapshot(State.IDLE_WHILE_BUSY))
     async with client.get(exporter.url) as response:

@@ -47,7 +47,6 @@ class Page:
     """What the page is made from. ``configuration`` and ``phase`` are asked at each request."""
 
     publication: Publication
-    telemetry_path: str
     configuration: Callable[[], Mapping[str, Any]] | None = None
     """Must hold no secret: it is shown to everybody who can open the page."""
     phase: Callable[[], PhaseNow | None] | None = None
@@ -70,7 +69,6 @@ class Page:
     async def get_page(self, _: web.Request) -> web.Response:
         """GET /: the page."""
         text = self._shell.substitute(
-            metrics=escape(self.telemetry_path.lstrip("/")),
             verdicts=plain(self.status()),
         )
         return web.Response(text=text, content_type="text/html", headers=HEADERS)
@@ -90,17 +88,14 @@ def add_page(
     app: web.Application,
     publication: Publication,
     *,
-    telemetry_path: str = "/metrics",
     configuration: Callable[[], Mapping[str, Any]] | None = None,
     phase: Callable[[], PhaseNow | None] | None = None,
 ) -> None:
-    """Serve the page and the API. Where the metrics are at ``/`` there is no page, only the API."""
-    page = Page(publication, telemetry_path, configuration, phase)
+    """Serve the page and the API."""
+    page = Page(publication, configuration, phase)
     app.router.add_get("/api/v1/status", page.get_status)
     app.router.add_get("/api/v1/status/schema", page.get_schema)
     add_runbooks(app, HEADERS)
-    if telemetry_path == "/":
-        return
     app.router.add_get("/", page.get_page)
     for name, body in {"colours.css": colours(), **_static()}.items():
         app.router.add_get(f"/static/{name}", _serve(body, TYPES[name.rpartition(".")[2]]))

@@ -157,7 +157,6 @@ async def ready(request: web.Request) -> web.Response:
 def make_app(
     publication: Publication,
     *,
-    telemetry_path: str = "/metrics",
     reload_config: Callable[[], Awaitable[str]] | None = None,
     configuration: Callable[[], Mapping[str, Any]] | None = None,
     phase: Callable[[], PhaseNow | None] | None = None,
@@ -166,17 +165,16 @@ def make_app(
 
     Args:
         publication: what is served.
-        telemetry_path: where the metrics are.
         reload_config: answers an error message or nothing; without it there is no such endpoint.
         configuration: what is in force, for people: without secrets.
         phase: what a demo goes through now.
     """
     app = web.Application()
     app[PUBLICATION] = publication
-    app.router.add_get(telemetry_path, metrics)
+    app.router.add_get("/metrics", metrics)
     app.router.add_get("/-/healthy", healthy)
     app.router.add_get("/-/ready", ready)
-    add_page(app, publication, telemetry_path=telemetry_path, configuration=configuration, phase=phase)
+    add_page(app, publication, configuration=configuration, phase=phase)
     if reload_config is not None:
 
         async def reload(_: web.Request) -> web.Response:
