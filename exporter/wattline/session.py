@@ -255,6 +255,7 @@ class Session:
             self._saving = asyncio.create_task(self._save())
         for gone in self._gone(now):
             self.take(gone)
+        self.observer.unix_offset = time.time() - now
         snapshot = self.observer.judge(now, self.sources(now))
         return snapshot if self._source is not None else replace(snapshot, watches_gpus=False)
 

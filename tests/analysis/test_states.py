@@ -238,7 +238,7 @@ def test_a_configured_gpu_that_is_not_there_leaves_no_partial_sum() -> None:
 def test_without_any_limit_there_is_no_fraction_but_still_tokens_per_watt() -> None:
     deployment = only(Bench(limit=None).run(70, watts=250, work=64, tokens_per_second=1000))
     assert deployment.tdp_fraction is None
-    assert deployment.state is State.UNKNOWN
+    assert deployment.state is State.WORKING, "tokens come, whatever that draws"
     assert "no power limit" in deployment.reason
     assert deployment.tokens_per_watt["generation"] == pytest.approx(0.5, rel=0.01)
 

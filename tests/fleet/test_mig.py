@@ -46,10 +46,13 @@ def test_it_is_shown_as_such_and_its_utilisation_is_absent() -> None:
         assert absent not in text
 
 
-def test_the_board_is_judged_by_its_power() -> None:
-    """40 requests at 300 of 600 W is work; at 60 W the board does nothing for them."""
-    assert only(bench().run(90, watts=300.0, work=40, tokens_per_second=500.0)).state is State.WORKING
-    assert only(bench().run(90, watts=60.0, work=40, tokens_per_second=5.0)).state is State.IDLE_WHILE_BUSY
+def test_no_verdict_is_given_by_the_power_of_a_board_that_instances_share() -> None:
+    """One instance of seven that works draws little of the board's power, and an idle one beside a busy one much."""
+    for watts in (60.0, 300.0):
+        view = only(bench().run(90, watts=watts, work=40, tokens_per_second=50.0))
+        assert view.state is State.WORKING
+        assert "MIG" in view.reason
+    assert only(bench().run(90, watts=60.0, work=40)).state is State.STALLED
 
 
 def test_no_cause_is_suspected_that_rests_on_utilisation() -> None:

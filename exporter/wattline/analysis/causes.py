@@ -129,6 +129,7 @@ def _spinning(s: Signs, t: Thresholds) -> str:
         if (g.utilization or 0.0) >= t.spin_utilization
         and _pcie_share(g) < t.pcie_share
         and (g.active_fraction is None or g.active_fraction < t.stalled_active_fraction)
+        and max(g.sm_active or 0.0, g.dram_active or 0.0) < t.working_activity
         and (
             (g.active_fraction is not None and g.active_fraction < t.spin_active_fraction)
             or (g.sm_active is not None and g.sm_active < t.spin_sm_active)
@@ -322,6 +323,7 @@ class Cause(StrEnum):
                 "stalled_active_fraction",
                 "spin_active_fraction",
                 "spin_sm_active",
+                "working_activity",
             ),
             weight="finding",
             steps=(PROCESSES, STACKS),

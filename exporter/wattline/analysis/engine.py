@@ -38,6 +38,8 @@ JUMP_SHARE = 0.5
 PAUSES = 8
 BURST_PATIENCE = 2.0
 """Progress that came in bursts is missed only after so many times the longest pause of late."""
+LITTLE_SECONDS = 30.0
+"""Over this long the requests that ended tell how many are inside: shorter than a window, to forget in time."""
 PROBE_TOKENS_PER_SECOND = 4.0
 """What health probes make an idle SGLang count at most: one token a probe, from a handful of probers."""
 
@@ -55,6 +57,8 @@ class Work:
     high: float | None
     progressed: bool | None = None
     """Whether progress since the poll before tells of work; ``None`` when nothing counts it."""
+    waits_for_peer: float = 0.0
+    """How many of them only the other role of a disaggregated deployment can move."""
 
 
 def _progressed(before: EngineReading, after: EngineReading) -> bool | None:
@@ -91,6 +95,12 @@ def _pairs(before: EngineReading, after: EngineReading) -> list[tuple[float, flo
 
 def _fell(before: EngineReading, after: EngineReading) -> bool:
     return any(b < a for a, b in _pairs(before, after))
+
+
+def _another_model(before: EngineReading, after: EngineReading) -> bool:
+    """Whether an address answers for other models than before; one that is added is none."""
+    one, other = (set(filter(None, (reading.model or "").split(", "))) for reading in (before, after))
+    return bool(one) and bool(other) and one.isdisjoint(other)
 
 
 def _goes_on(before: EngineReading, after: EngineReading) -> bool:
@@ -149,14 +159,26 @@ class TokenCounter:
         self.total = total
         """Since this exporter has watched; what the engine had counted before is not in it."""
         self._last: tuple[float, float, str | None] | None = None
+        self._absent_at: float | None = None
+        """When a whole text last had no such counter: it appears with the first token."""
 
-    def observe(self, t: float, value: float | None, source: str | None) -> None:
-        """Take a value of the counter of that name; ``None`` when this poll does not tell it."""
+    def observe(self, t: float, value: float | None, source: str | None, *, whole: bool = True) -> None:
+        """Take a value of the counter of that name.
+
+        Args:
+            t: when it was read.
+            value: ``None`` when this poll does not tell it.
+            source: the name of the counter.
+            whole: whether everything in the text could be read: what is missing then was not there.
+        """
         if value is None:
+            self._absent_at = t if whole and self._last is None else None
             return
         if self.total is None:
             self.total = 0.0
-        last, self._last = self._last, (t, value, source)
+        if self._last is None and self._absent_at is not None:
+            self._last = self._absent_at, 0.0, source
+        last, self._last, self._absent_at = self._last, (t, value, source), None
         # Between two processes or two counters nobody knows what was counted: nothing is invented.
         if last is not None and last[2] == source and value >= last[1]:
             self.total += value - last[1]
@@ -164,11 +186,11 @@ class TokenCounter:
 
     def begin_anew(self) -> None:
         """What comes next is of another process."""
-        self._last = None
+        self._last = self._absent_at = None
 
     def forget(self) -> None:
         """Nothing of late is believed, the total stays."""
-        self._last = None
+        self._last = self._absent_at = None
         self.spans = Spans(self.spans.horizon, self.spans.max_gap)
 
 
@@ -188,6 +210,7 @@ class EngineTrack:
         # Totals are counters of this exporter: they go on where another address is configured for the same engine.
         self.generation: TokenCounter = TokenCounter(earlier.generation.total if earlier else None)
         self.prompt: TokenCounter = TokenCounter(earlier.prompt.total if earlier else None)
+        self.cached: TokenCounter = TokenCounter(earlier.cached.total if earlier else None)
         self._idle = Spans(0.0, 0.0)
         self._known: EngineReading | None = None
         """Every counter as it was last told by the process that answers."""
@@ -202,6 +225,8 @@ class EngineTrack:
         """``started_at`` as it was before that fall."""
         self._absent_since: float | None = None
         self._unconfirmed_since: float | None = None
+        self.rejected = 0
+        """Readings of the front that requests which ended have refuted."""
         self._front_since: float | None = None
         """Since when many requests are held at the front beside an idle scheduler."""
         self._pauses: deque[float] = deque(maxlen=PAUSES)
@@ -218,8 +243,12 @@ class EngineTrack:
         self._plan = plan
         self._horizon = plan.window + 4 * plan.engine_interval
         self._max_gap = STALE_AFTER * plan.engine_interval
-        for spans in (self.generation.spans, self.prompt.spans, self._idle):
+        for spans in (*(c.spans for c in self._counters), self._idle):
             spans.horizon, spans.max_gap = self._horizon, self._max_gap
+
+    @property
+    def _counters(self) -> tuple[TokenCounter, TokenCounter, TokenCounter]:
+        return self.generation, self.prompt, self.cached
 
     def observe(self, reading: EngineReading) -> None:
         """Take the outcome of one poll."""
@@ -302,6 +331,8 @@ class EngineTrack:
         """Whether another process has begun, as far as this reading alone can tell."""
         if known.kind != reading.kind:
             return gap
+        if _another_model(known, reading):
+            return True
         told = known.start_time is not None and reading.start_time is not None
         if told and abs((known.start_time or 0.0) - (reading.start_time or 0.0)) > 1.0:
             if fell or _growth(known, reading) > self._usual_growth(known, reading):
@@ -347,8 +378,8 @@ class EngineTrack:
         self._doubt = self._absent_since = None
         self.moved_at, self._rested = reading.t, False
         self._pauses.clear()
-        self.generation.begin_anew()
-        self.prompt.begin_anew()
+        for counter in self._counters:
+            counter.begin_anew()
 
     def _remember(self, reading: EngineReading) -> None:
         self._recent = reading
@@ -363,10 +394,13 @@ class EngineTrack:
     def _count(self, reading: EngineReading) -> None:
         if self.scattered(reading.t):
             # Whose tokens are the difference of two processes?
-            self.generation.forget()
-            self.prompt.forget()
-        self.generation.observe(reading.t, reading.generation_tokens, reading.generation_tokens_source)
-        self.prompt.observe(reading.t, reading.prompt_tokens, reading.prompt_tokens_source)
+            for counter in self._counters:
+                counter.forget()
+        whole = not reading.errors
+        t, prompt_source = reading.t, reading.prompt_tokens_source
+        self.generation.observe(t, reading.generation_tokens, reading.generation_tokens_source, whole=whole)
+        self.prompt.observe(t, reading.prompt_tokens, prompt_source, whole=whole)
+        self.cached.observe(t, reading.cached_prompt_tokens, prompt_source, whole=whole)
         before = self._recent
         if before is None or before.scheduler_idle_seconds is None or reading.scheduler_idle_seconds is None:
             return
@@ -391,7 +425,8 @@ class EngineTrack:
             return Work(after.t, 0.0, self._stuck_at_front(after), progressed)
         self._front_since = None
         if after.running is not None and after.queued is not None:
-            return replace(self._shown_work(after.running + after.queued, after, moving), progressed=progressed)
+            work = self._shown_work(after.running + after.queued, after, moving)
+            return replace(work, progressed=progressed, waits_for_peer=after.waiting_for_peer or 0.0)
         # One that cannot be read is no zero: what the other shows is the least, and nobody knows the most.
         shown = after.running or after.queued
         if shown:
@@ -399,16 +434,53 @@ class EngineTrack:
         self._unconfirmed_since = None
         if after.held_http is None and (after.running is not None or after.queued is not None):
             return Work(after.t, 0.0, None, progressed)
-        return Work(after.t, after.held_http, after.held_http, progressed)
+        front = self._front(after)
+        return Work(after.t, front, front, progressed)
+
+    def _front(self, after: EngineReading) -> float | None:
+        """Requests at the front, as far as they are believed.
+
+        A front may count what nobody has open any more: SGLang keeps a streamed answer for two seconds after its end.
+        While requests end, the time that they took tells how many are inside; while none ends, the front is all there
+        is to see of a hang.
+        """
+        inside = self.mean_inside(after)
+        if after.held_http is None or inside is None or after.held_http <= inside:
+            return after.held_http
+        if after.held_http - inside >= self._plan.thresholds.busy_requests:
+            self.rejected += 1
+        return inside
+
+    def mean_inside(self, after: EngineReading) -> float | None:
+        """The mean number of requests inside of late, by Little's law; ``None`` while none ends, or nobody tells.
+
+        The rate of the summed time of ended requests is that mean (J. D. C. Little, "A Proof for the Queuing Formula:
+        L = λW", Operations Research 9, 1961).
+        """
+        # The counters appear with the first request that ends.
+        told = [g for g in self.good if not g.errors and g.t >= after.t - LITTLE_SECONDS]
+        if not told or after.request_seconds is None or after.finished_requests is None:
+            return None
+        first = told[0]
+        ended = after.finished_requests - (first.finished_requests or 0.0)
+        spent = after.request_seconds - (first.request_seconds or 0.0)
+        if ended < 1 or spent < 0 or after.t <= first.t:
+            return None
+        # Most of the time of a long request may lie before the first of these polls: none was here more than once.
+        return min(ended, spent / (after.t - first.t))
 
     def _shown_work(self, gauge: float, after: EngineReading, moving: bool | None) -> Work:
         """The bounds where the engine shows ``gauge`` requests: whether that is so, the other signals tell."""
-        http = after.held_http or 0.0
-        if gauge == 0 and http < self._plan.thresholds.busy_requests:
+        http = self._front(after) or 0.0
+        inside = self.mean_inside(after) if moving and not after.gauge_lag_seconds > SLOW_LAG_SECONDS else None
+        if gauge == 0 and http < self._plan.thresholds.busy_requests and not inside:
             # The scheduler holds nothing; a slow reader or a leaked connection is no work.
             self._unconfirmed_since = None
             return Work(after.t, 0.0, 0.0)
-        high = max(gauge, http)
+        # A gauge of the last step shows what that step ran: between steps that may be nothing.
+        high = max(gauge, http, inside or 0.0)
+        if after.asleep:
+            return Work(after.t, 0.0, high)
         slow = after.gauge_lag_seconds > SLOW_LAG_SECONDS
         if after.ranks_disagree or (slow and after.held_http == 0):
             # The front holds nothing: what a slow gauge shows is the past, or work for clients that have left.
@@ -429,7 +501,7 @@ class EngineTrack:
 
     def _stuck_at_front(self, after: EngineReading) -> float:
         """Requests that the front has held for a window while the scheduler was idle: they may never reach it."""
-        http = after.held_http or 0.0
+        http = self._front(after) or 0.0
         if http < self._plan.thresholds.busy_requests:
             self._front_since = None
             return 0.0
@@ -469,8 +541,14 @@ class EngineTrack:
         """The bounds of the last good poll; ``None`` when it is too old."""
         return self.works[-1] if self.readable(now) else None
 
-    def work_throughout(self, start: float, now: float) -> float | None:
-        """The least certain work from ``start`` to ``now``; ``None`` when polls do not cover the stretch."""
+    def work_throughout(self, start: float, now: float, *, without_waiting: bool = False) -> float | None:
+        """The least certain work from ``start`` to ``now``; ``None`` when polls do not cover the stretch.
+
+        Args:
+            start: from when on.
+            now: until when.
+            without_waiting: leave out what waits for the other role of a disaggregated deployment.
+        """
         inside = [w for w in self.works if w.t > start]
         least = max(LEAST_POLLS, LEAST_SHARE * (now - start) / self._plan.engine_interval)
         if len(inside) < least or inside[0].t > start + self._max_gap or not self.readable(now):
@@ -479,12 +557,18 @@ class EngineTrack:
         dark = max(self._max_gap, 0.5 * (now - start))
         if any(b.t - a.t > dark for a, b in pairwise(inside)):
             return None
-        lows = [w.low for w in inside]
+        lows = [w.low if w.low is None or not without_waiting else w.low - w.waits_for_peer for w in inside]
         return None if any(low is None for low in lows) else min(low for low in lows if low is not None)
 
-    def frozen(self, start: float, now: float) -> bool:
-        """Work was certain throughout, and no progress counter moved from ``start`` to ``now``."""
-        held = self.work_throughout(start, now)
+    def frozen(self, start: float, now: float, *, peer_works: bool = False) -> bool:
+        """Work was certain throughout, and no progress counter moved from ``start`` to ``now``.
+
+        Args:
+            start: from when on.
+            now: until when.
+            peer_works: another engine of the deployment makes tokens: requests that wait for it are no evidence here.
+        """
+        held = self.work_throughout(start, now, without_waiting=peer_works)
         # Polls that did not tell the counters say nothing of them, as long as those before and after do.
         told = [g for g in self.good if g.t > start and g.progress]
         if held is None or held < 1 or not told:
@@ -508,6 +592,14 @@ class EngineTrack:
             return None
         delta = values[-1] - values[0]
         return float(delta) if delta >= 0 else None
+
+    def rate_since(self, start: float, name: str) -> float | None:
+        """Growth of a counter a second, over the good readings since ``start``."""
+        told = [g for g in self.good if g.t > start and getattr(g, name) is not None]
+        if len(told) < 2:  # noqa: PLR2004 - a difference needs two
+            return None
+        delta = getattr(told[-1], name) - getattr(told[0], name)
+        return float(delta) / (told[-1].t - told[0].t) if delta >= 0 else None
 
     def span_of_polls(self, start: float) -> tuple[float, float] | None:
         """First and last good poll since ``start``: the moments between which tokens are known."""
@@ -538,6 +630,8 @@ class EngineTrack:
             reading=self.last if self.up(now) or (self.last is not None and not self.last.up) else None,
             prompt_tokens_total=self.prompt.total if self.engine.count_tokens else None,
             generation_tokens_total=self.generation.total if self.engine.count_tokens else None,
+            cached_prompt_tokens_total=self.cached.total if self.engine.count_tokens else None,
+            rejected=self.rejected,
             scheduler_idle_ratio=idle if idle is None or math.isfinite(idle) else None,
             work=self.certain_work(now),
             counted_here=self.engine.count_tokens,

@@ -25,6 +25,10 @@ class Evidence:
     """Why the GPUs cannot be read now; empty when they can."""
     engines_unreadable: str = ""
     """Why no engine can be read now; empty when at least one can."""
+    asleep: tuple[str, ...] = ()
+    """Engines that were put to sleep: what they keep is no claim."""
+    mig: bool = False
+    """A board is cut up by MIG: its power is the most that one instance can draw, and says no more of it."""
     work_now_low: float | None = None
     work_now_high: float | None = None
     work_throughout: float | None = None
@@ -44,6 +48,10 @@ class Evidence:
     busiest_tdp_fraction: float | None = None
     busiest_active_fraction: float | None = None
     busiest_utilization: float | None = None
+    busiest_activity: float | None = None
+    """The greatest SM or memory activity of any GPU, measured or estimated by its engine."""
+    bandwidth: float | None = None
+    """Memory traffic over what the memory can carry."""
     tdp_fraction_now: float | None = None
     """Of the last readings alone: a load that is ending is not saturated any more."""
     power_cap_share: float | None = None
@@ -67,6 +75,8 @@ def _low(value: float | None, threshold: float) -> bool:
 
 
 def _looks_idle(e: Evidence, t: Thresholds) -> bool:
+    if e.busiest_activity is not None and e.busiest_activity >= t.working_activity:
+        return False
     unfed = _low(e.busiest_utilization, t.unfed_utilization) and _low(e.busiest_tdp_fraction, t.unfed_tdp_fraction)
     return (
         unfed
@@ -85,9 +95,10 @@ def _unknown(e: Evidence, t: Thresholds) -> str:
         return ""
     if e.work_now_high is None:
         return "one of its engines, or one of its gauges, cannot be read"
-    if e.work_now_high > 0 and _looks_idle(e, t):
-        return f"{e.work_now_high:.0f} requests are shown, but nothing moves: an old value, or a hang at the front"
-    return ""
+    if e.work_now_high == 0 or not (e.asleep or _looks_idle(e, t)):
+        return ""
+    why = f"{', '.join(e.asleep)} sleeps" if e.asleep else "nothing moves: an old value, or a hang at the front"
+    return f"{e.work_now_high:.0f} requests are shown, but {why}"
 
 
 def _idle(e: Evidence, t: Thresholds) -> str:
@@ -102,6 +113,10 @@ def _idle(e: Evidence, t: Thresholds) -> str:
     ):
         return f"the engines hold no request, yet a GPU draws {_percent(e.busiest_tdp_fraction)} of its limit"
     return "the engines hold no request"
+
+
+def _working_at_unknown_power(e: Evidence, _: Thresholds) -> str:
+    return f"tokens come; {e.power_unknown}, so nothing is said of power" if e.power_unknown and e.progressed else ""
 
 
 def _blind(e: Evidence, t: Thresholds) -> str:
@@ -128,7 +143,7 @@ def _stalled(e: Evidence, t: Thresholds) -> str:
 
 
 def _idle_while_busy(e: Evidence, t: Thresholds) -> str:
-    if e.work_throughout is None or e.work_throughout < t.busy_requests or not _looks_idle(e, t):
+    if e.mig or e.work_throughout is None or e.work_throughout < t.busy_requests or not _looks_idle(e, t):
         return ""
     return (
         f"at least {e.work_throughout:.0f} requests held throughout, yet the busiest GPU draws "
@@ -137,10 +152,12 @@ def _idle_while_busy(e: Evidence, t: Thresholds) -> str:
 
 
 def _low_power(e: Evidence, t: Thresholds) -> str:
-    if e.work_throughout is None or e.work_throughout < t.loaded_requests:
+    if e.mig or e.work_throughout is None or e.work_throughout < t.loaded_requests:
         return ""
     if not _low(e.tdp_fraction, t.low_tdp_fraction):
         return ""
+    if e.bandwidth is not None and e.bandwidth >= t.memory_bound_dram:
+        return ""  # Decoding that uses its memory works, at whatever power that takes.
     return (
         f"at least {e.work_throughout:.0f} requests held throughout, at {_percent(e.tdp_fraction)} of the power limit "
         f"(expected from {_percent(t.low_tdp_fraction)})"
@@ -159,15 +176,20 @@ def _saturated(e: Evidence, t: Thresholds) -> str:
     return ""
 
 
-def _working(e: Evidence, _: Thresholds) -> str:
+def _working(e: Evidence, t: Thresholds) -> str:
+    if e.mig:
+        return f"{_percent(e.tdp_fraction)} of the power limit; with MIG the board's power says nothing of one instance"
+    if e.bandwidth is not None and e.bandwidth >= t.memory_bound_dram:
+        return f"{_percent(e.tdp_fraction)} of the power limit, {_percent(e.bandwidth)} of the memory's bandwidth"
     return f"{_percent(e.tdp_fraction)} of the power limit"
 
 
 RULES: tuple[tuple[State, Callable[[Evidence, Thresholds], str]], ...] = (
     (State.UNKNOWN, _unknown),
     (State.IDLE, _idle),
-    (State.UNKNOWN, _blind),
     (State.STALLED, _stalled),
+    (State.WORKING, _working_at_unknown_power),
+    (State.UNKNOWN, _blind),
     (State.IDLE_WHILE_BUSY, _idle_while_busy),
     (State.LOW_POWER, _low_power),
     (State.SATURATED, _saturated),
@@ -184,3 +206,15 @@ def judge(evidence: Evidence, thresholds: Thresholds) -> tuple[State, str]:
                 return State.WORKING, f"an engine started, {evidence.grace_left:.0f} s of grace left ({reason})"
             return state, reason
     raise AssertionError(evidence)  # pragma: no cover - working always holds
+
+
+def coming(signs: Evidence, thresholds: Thresholds) -> State | None:
+    """The bad state that comes if what is so now goes on for a whole window.
+
+    Args:
+        signs: evidence of this moment alone, in place of what was so throughout the window.
+        thresholds: the numbers.
+    """
+    if signs.grace_left > 0 or _unknown(signs, thresholds) or _idle(signs, thresholds):
+        return None
+    return next((state for state, rule in RULES if state.bad and rule(signs, thresholds)), None)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from wattline.analysis.boards import board
 from wattline.analysis.causes import POWER_CAP, THROTTLE_REASONS, GpuSigns, Signs, suspect, unseen
 from wattline.analysis.engine import EngineTrack
 from wattline.analysis.gpu import GpuTrack, link_capacity, mean
-from wattline.analysis.judge import Evidence, judge
-from wattline.analysis.snapshot import DeploymentView, GpuView, Snapshot, State
+from wattline.analysis.judge import Evidence, coming, judge
+from wattline.analysis.snapshot import DeploymentView, GpuView, Pending, Snapshot, State
 from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuGone, GpuIdentity, GpuSample
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from wattline.analysis.snapshot import EngineView, SourceView
     from wattline.readings import Reading
 
+PENDING_POLLS = 3.5
+"""Over so many polls nothing has moved: that may become a stall."""
+BLIP_SECONDS = 15.0
+"""A state that comes back within it was not over: people count from when it began."""
 IDLE_SETTLE = 2.0
 """Seconds after the last work in which the driver's 1 s average still remembers it."""
 
@@ -36,6 +41,10 @@ class _Ledger:
 
     state: State = State.UNKNOWN
     since: float = 0.0
+    left: dict[State, tuple[float, float]] = field(default_factory=dict)
+    """By state: when it last began, and when it was left."""
+    coming: State | None = None
+    coming_since: float = 0.0
     seconds: dict[State, float] = field(default_factory=lambda: dict.fromkeys(State, 0.0))
     joules: dict[State, float] = field(default_factory=lambda: dict.fromkeys(State, 0.0))
     energy_seen: dict[str, float] = field(default_factory=dict)
@@ -55,6 +64,8 @@ class Observer:
         self._resolved_indices: dict[int, str] = {}
         self._first_t: float | None = None
         self._judged_at: float | None = None
+        self.unix_offset: float | None = None
+        """Unix time less the readings' clock; ``None`` in a replay."""
         self._kept_idle: dict[str, float] = {}
         self.replan(plan)
 
@@ -214,6 +225,7 @@ class Observer:
         state, reason = judge(evidence, self.plan.thresholds)
         ledger = self._ledgers[plan.name]
         self._book(ledger, state, uuids, now)
+        pending = self._pending(ledger, state, self._signs_now(evidence, engines, gpus, now), now)
         signs = self._signs(engines, uuids, gpus, evidence, start)
         tokens, per_watt = self._efficiency(engines, gpus, missing, now)
         return DeploymentView(
@@ -221,6 +233,11 @@ class Observer:
             state=state,
             reason=reason,
             since=ledger.since,
+            state_since=None if self.unix_offset is None else ledger.since + self.unix_offset,
+            pending=pending,
+            watched_seconds=min(self.plan.window, evidence.watched_seconds),
+            bandwidth_ratio=evidence.bandwidth,
+            flops_ratio=self._used(engines, gpus, start, "flops"),
             gpus=uuids,
             engines=tuple(e.engine.name for e in engines),
             unresolved_gpus=missing,
@@ -248,8 +265,61 @@ class Observer:
         # What a GPU draws while it is another deployment's is never this one's, also when it comes back.
         seen, ledger.energy_seen = ledger.energy_seen, {u: self.gpus[u].accrued_joules for u in uuids}
         ledger.joules[state] += sum(total - seen.get(u, total) for u, total in ledger.energy_seen.items())
-        if state is not ledger.state or ledger.since == 0.0:
-            ledger.state, ledger.since = state, now
+        if state is ledger.state and ledger.since != 0.0:
+            return
+        ledger.left[ledger.state] = ledger.since, now
+        began, left = ledger.left.get(state, (now, -math.inf))
+        ledger.state, ledger.since = state, began if now - left <= BLIP_SECONDS and began > 0.0 else now
+
+    def _pending(self, ledger: _Ledger, state: State, signs: Evidence, now: float) -> Pending | None:
+        """The bad state that is coming, and for how long its signs have been there."""
+        bad = coming(signs, self.plan.thresholds)
+        if bad is not ledger.coming:
+            ledger.coming, ledger.coming_since = bad, now
+        if bad is None or bad is state:
+            return None
+        return Pending(bad, now - ledger.coming_since)
+
+    def _signs_now(self, e: Evidence, engines: list[EngineTrack], gpus: list[GpuView], now: float) -> Evidence:
+        """The evidence as if what is so now had been so for a whole window."""
+        recent = now - PENDING_POLLS * self.plan.engine_interval
+        still = [t for t in engines if t.frozen(recent, now)]
+        power = [(g, g.sample.power_watts if g.sample else None) for g in gpus]
+        fractions = [w / g.limit_watts if w is not None and g.limit_watts else None for g, w in power]
+        active = [_active(w, g) for g, w in power]
+        floor = _sum(g.idle_floor.watts if g.idle_floor else None for g in gpus)
+        drawn, limit = _sum(w for _, w in power), _sum(g.limit_watts for g in gpus)
+        whole = drawn is not None and limit is not None and floor is not None and limit > floor
+        return replace(
+            e,
+            work_throughout=e.work_now_low,
+            frozen=tuple(t.engine.name for t in still),
+            frozen_old=True,
+            tdp_fraction=e.tdp_fraction_now,
+            active_power_fraction=max(0.0, ((drawn or 0.0) - (floor or 0.0)) / ((limit or 0.0) - (floor or 0.0)))
+            if whole
+            else None,
+            idlest_active_fraction=_least(active),
+            busiest_tdp_fraction=_greatest(fractions),
+            busiest_active_fraction=_greatest(active),
+        )
+
+    def _used(self, engines: list[EngineTrack], gpus: list[GpuView], start: float, what: str) -> float | None:
+        """Memory traffic or operations by the engines' estimate for a GPU, over what the boards can do at most.
+
+        Nothing where an engine does not tell, or the peak of a board is not known.
+        """
+        peaks = [board(g.identity.name) for g in gpus]
+        if not engines or not peaks or None in peaks:
+            return None
+        names, peak = (
+            (("flops",), min(b.bf16_flops for b in peaks if b))
+            if what == "flops"
+            else (("read_bytes", "write_bytes"), min(b.bytes_per_second for b in peaks if b))
+        )
+        rates = [_sum(e.rate_since(start, name) for name in names) for e in engines]
+        known = [r for r in rates if r is not None]
+        return sum(known) / peak if known and len(known) == len(rates) else None
 
     def _evidence(
         self,
@@ -266,8 +336,18 @@ class Observer:
         throughout = [held for e in engines if (held := e.work_throughout(start, now)) is not None]
         uuids = [g.identity.uuid for g in gpus]
         cap_shares = [s for u in uuids if (s := self.gpus[u].reason_share(start, frozenset({POWER_CAP}))) is not None]
-        frozen = [e for e in engines if e.frozen(start, now)]
+        moving = {e.engine.name for e, w in zip(engines, works, strict=True) if w is not None and w.progressed}
+        frozen = [e for e in engines if e.frozen(start, now, peer_works=bool(moving - {e.engine.name}))]
+        dram = [g.means.dram_active_ratio for g in gpus]
+        bandwidth = _mean(dram)
+        if bandwidth is None:
+            bandwidth = self._used(engines, gpus, start, "bytes")
+        told = [*dram, *(g.means.sm_active_ratio for g in gpus), bandwidth, self._used(engines, gpus, start, "flops")]
         return Evidence(
+            asleep=tuple(e.engine.name for e in engines if e.good and e.good[-1].asleep),
+            mig=any(g.identity.mig for g in gpus),
+            busiest_activity=max((v for v in told if v is not None), default=None),
+            bandwidth=bandwidth,
             gpus_unreadable=_why_gpus(gpus, missing),
             engines_unreadable=self._why_engines(engines, now),
             work_now_low=sum(w.low or 0.0 for w in known) if known else None,
@@ -432,6 +512,20 @@ class _Totals:
             tdp_fraction_now=now / limit if now is not None and limit else None,
             active_fraction=active,
         )
+
+
+def _active(watts: float | None, gpu: GpuView) -> float | None:
+    """The active fraction at that power."""
+    limit, floor = gpu.limit_watts, gpu.idle_floor
+    if watts is None or limit is None or floor is None or limit <= floor.watts:
+        return None
+    return max(0.0, (watts - floor.watts) / (limit - floor.watts))
+
+
+def _mean(values: list[float | None]) -> float | None:
+    """The mean, when all are known."""
+    total = _sum(values)
+    return None if total is None else total / len(values)
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

@@ -164,11 +164,23 @@ class EngineView:
     reading: EngineReading | None
     prompt_tokens_total: float | None = None
     generation_tokens_total: float | None = None
+    cached_prompt_tokens_total: float | None = None
+    rejected: int = 0
+    """Readings of the front gauge that the requests which ended have refuted."""
     scheduler_idle_ratio: float | None = None
     work: float | None = None
     """Requests it holds now by the best signal; ``None`` when that cannot be told."""
     counted_here: bool = True
     """False: it is read for its load only, and another exporter counts its requests and tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A bad state whose signs are there now, but have not been for a whole window."""
+
+    state: State
+    seconds: float
+    """How long they have been there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +192,19 @@ class DeploymentView:
     reason: str
     """Why this state, in one sentence with numbers."""
     since: float
-    """When this state began, on the readings' clock."""
+    """When this state began, on the readings' clock. A blip in between does not begin it anew."""
     gpus: tuple[str, ...]
     """UUIDs of its GPUs."""
     engines: tuple[str, ...]
+    state_since: float | None = None
+    """The same in Unix seconds; ``None`` in a replay."""
+    pending: Pending | None = None
+    watched_seconds: float = 0.0
+    """How long it has been watched, up to a window."""
+    bandwidth_ratio: float | None = None
+    """Memory traffic of its GPUs as a share of what their memory can carry: measured, or by the engines' estimate."""
+    flops_ratio: float | None = None
+    """Operations as a share of the dense bf16 peak of its GPUs, by the engines' estimate."""
     unresolved_gpus: tuple[str, ...] = ()
     """Configured GPUs that are not visible: nothing is derived from a partial set."""
     suspicions: tuple[Suspicion, ...] = ()

@@ -60,6 +60,13 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Ratio,
         says("above this share of the limit utilisation is not believed: no idle board draws so much (an L4: 0.50)"),
     ] = 0.60
+    working_activity: Annotated[
+        Ratio,
+        says(
+            "SM or memory activity from it on forbids `idle_while_busy`, whatever the power: the GPU works. A spinning "
+            "thread shows 0.01, a starved server 0.05, one that decodes 0.5 and more (H200, SGLang 0.5.17)"
+        ),
+    ] = 0.30
     loaded_requests: Annotated[
         Requests,
         says(

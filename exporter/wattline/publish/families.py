@@ -261,6 +261,18 @@ ENGINE_FAMILIES: tuple[Family[EngineView], ...] = (
         counter=True,
     ),
     Family(
+        "engine_cached_prompt_tokens",
+        "Prompt tokens that the engine's cache saved, since the exporter began.",
+        lambda e: e.cached_prompt_tokens_total,
+        counter=True,
+    ),
+    Family(
+        "engine_rejected_front_readings",
+        "Readings of the engine's front that the requests which ended have refuted.",
+        lambda e: float(e.rejected),
+        counter=True,
+    ),
+    Family(
         "engine_scheduler_idle_ratio",
         "Share of the window in which the engine's scheduler had nothing, by its own account.",
         lambda e: e.scheduler_idle_ratio,
@@ -312,6 +324,32 @@ DEPLOYMENT_FAMILIES: tuple[Family[DeploymentView], ...] = (
         "What the deployment does now: exactly one state is 1.",
         lambda d: {s.value: float(s is d.state) for s in State},
         label="state",
+    ),
+    Family(
+        "deployment_state_since_timestamp_seconds",
+        "When the present state began, in Unix time; a blip in between does not begin it anew.",
+        lambda d: d.state_since,
+    ),
+    Family(
+        "deployment_pending_seconds",
+        "How long the signs of a bad state have been there; the state itself needs a whole window of them.",
+        lambda d: {d.pending.state.value: d.pending.seconds} if d.pending else {},
+        label="state",
+    ),
+    Family(
+        "deployment_watched_seconds",
+        "How long the deployment has been watched, up to a window: before that no verdict needs one.",
+        lambda d: d.watched_seconds,
+    ),
+    Family(
+        "deployment_bandwidth_ratio",
+        "Memory traffic of its GPUs as a share of what their memory can carry: measured, or estimated by the engines.",
+        lambda d: d.bandwidth_ratio,
+    ),
+    Family(
+        "deployment_flops_ratio",
+        "Operations as a share of the dense bf16 peak of its GPUs, as the engines estimate them.",
+        lambda d: d.flops_ratio,
     ),
     Family(
         "deployment_state_seconds",

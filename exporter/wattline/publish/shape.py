@@ -113,6 +113,7 @@ class Engine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     kv_cache_usage_ratio: Annotated[float | None, says("Share of the KV cache in use.")] = None
     scheduler_idle_ratio: Annotated[float | None, says("By the engine's own account, over the window.")] = None
     prompt_tokens_total: Annotated[float | None, says("Across restarts of the engine.")] = None
+    cached_prompt_tokens_total: Annotated[float | None, says("Prompt tokens that its cache saved.")] = None
     generation_tokens_total: Annotated[float | None, says("Across restarts of the engine.")] = None
 
 
@@ -125,6 +126,14 @@ class Suspicion(Struct, frozen=True, kw_only=True, omit_defaults=True):
     runbook: Annotated[str | None, says("The runbook, at /runbooks/NAME; left out when there is nothing to do.")] = None
 
 
+class Pending(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A bad state that comes if what is so now goes on for a whole window."""
+
+    state: State
+    title: Annotated[str, says("The state as people read it.")]
+    seconds: Annotated[float, says("How long its signs have been there.")]
+
+
 class Deployment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One deployment: the verdict and what it stands on. Means are over the window of the verdict."""
 
@@ -134,6 +143,10 @@ class Deployment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     summary: Annotated[str, says("What is held and what the GPUs draw, in one sentence.")]
     reason: Annotated[str, says("Why it is in this state, with numbers.")]
     seconds_in_state: Annotated[float, says("On the clock of the readings, which may run faster in a demo.")]
+    pending: Annotated[Pending | None, says("What is coming; left out when nothing is.")] = None
+    watched_seconds: Annotated[float, says("How long it has been watched, up to a window.")]
+    bandwidth_ratio: Annotated[float | None, says("Memory traffic over what the memory can carry.")] = None
+    flops_ratio: Annotated[float | None, says("Operations over the dense bf16 peak, by the engines' estimate.")] = None
     runbook: Annotated[str | None, says("The runbook, at /runbooks/NAME; left out when there is nothing to do.")] = None
     suspicions: Annotated[tuple[Suspicion, ...], says("Suspected causes, the most telling first.")]
     unseen: Annotated[tuple[str, ...], says("What could not be looked at for a cause, and why.")]
@@ -300,6 +313,7 @@ def engine(view: EngineView) -> Engine:
         work_requests=finite(view.work),
         scheduler_idle_ratio=finite(view.scheduler_idle_ratio),
         prompt_tokens_total=finite(view.prompt_tokens_total),
+        cached_prompt_tokens_total=finite(view.cached_prompt_tokens_total),
         generation_tokens_total=finite(view.generation_tokens_total),
         kind=_told(reading.kind) if reading else None,
         model=_told(reading.model) if reading else None,
@@ -320,6 +334,14 @@ def deployment(view: DeploymentView, snapshot: Snapshot) -> dict[str, Any]:
         "summary": clean(summary(view)),
         "reason": clean(sentence(view.reason)),
         "seconds_in_state": max(0.0, snapshot.t - view.since),
+        "pending": Pending(
+            state=view.pending.state, title=view.pending.state.record.title, seconds=view.pending.seconds
+        )
+        if view.pending
+        else None,
+        "watched_seconds": view.watched_seconds,
+        "bandwidth_ratio": finite(view.bandwidth_ratio),
+        "flops_ratio": finite(view.flops_ratio),
         "runbook": _state_runbook(view, snapshot, gpus),
         "suspicions": tuple(
             Suspicion(
