@@ -24,16 +24,16 @@ MAX_SPEED = 60.0
 ENV_PREFIX = "WATTLINE_"
 
 EPILOG = """examples:
-  wattline check                                     do the GPUs of this host earn their watts? 30 s, and no set-up
-  wattline serve --config.file wattline.yml          metrics for Prometheus and a page, at http://127.0.0.1:10087/
+  wattline check                                     30 s, no set-up: do the GPUs of this host earn their watts?
+  wattline serve --config.file wattline.yml          metrics for Prometheus and a page at http://127.0.0.1:10087/
   wattline demo                                      see it without a GPU
   wattline record bug.jsonl.gz --for 5m --anonymous  attach this to a bug report
   wattline bundle wattline-bundle                    rules, dashboards and a compose file, to deploy from
 
-exit codes: 0 done, 1 finding (check), 2 could not tell (check), or wrong usage, configuration or recording, or output
-that cannot be written, 130 interrupted, 141 nobody reads the output any more
+exit codes: 0 done; 1 finding (check); 2 could not tell (check), wrong usage, configuration or recording, or the output
+cannot be written; 130 interrupted; 141 broken pipe
 
-Runbooks: wattline runbook
+what to do about an alert: wattline runbook
 """
 
 EXAMPLES = {
@@ -41,20 +41,20 @@ EXAMPLES = {
   wattline serve                                     every GPU, and the SGLang at http://127.0.0.1:30000/metrics
   wattline serve --config.file wattline.yml          several deployments, other thresholds
   wattline serve --config.file wattline.yml --config.check
-                                                     only say whether the configuration is right
+                                                     only check the configuration
   wattline serve --web.listen-address 127.0.0.1:9900 --web.config.file web.yml
                                                      another port, with TLS and users
 """,
     "demo": """examples:
-  wattline demo                                      live through the whole story; open http://127.0.0.1:10087/
+  wattline demo                                      play the whole story; open http://127.0.0.1:10087/
   wattline demo --speed 10                           ten times faster
-  wattline demo --scenario wedged                    hold one phase
+  wattline demo --scenario wedged                    stay in one phase
 """,
     "check": """examples:
   wattline check                                     watch for 30 s and say whether the GPUs earn their watts
   wattline check --for 2m --engine http://10.0.0.7:30000/metrics
   wattline check --gpus 0,1 --json                   for programs
-  wattline check --watch                             keep the table live
+  wattline check --watch                             update the table until Ctrl-C
   wattline check --replay recording.jsonl.gz         the same verdict from a recording
 
 exit codes: 0 nothing found, 1 finding, 2 could not tell
@@ -63,7 +63,7 @@ exit codes: 0 nothing found, 1 finding, 2 could not tell
   wattline record bug.jsonl.gz --for 5m --anonymous  attach this to a bug report
 """,
     "explain": """examples:
-  wattline explain bug.jsonl.gz                      what it did when, and why
+  wattline explain bug.jsonl.gz                      which states and causes, when and why
   wattline explain bug.jsonl.gz --plot bug.png       the same as a picture
 """,
 }
@@ -158,38 +158,46 @@ def speed(text: str) -> float:
 
 def _web(parser: _Parser) -> None:
     parser.flag(
-        "--web.listen-address", "where to listen", type=address, default=address(DEFAULT_ADDRESS), metavar="HOST:PORT"
+        "--web.listen-address",
+        "address to listen on",
+        type=address,
+        default=address(DEFAULT_ADDRESS),
+        metavar="HOST:PORT",
     )
     parser.flag(
-        "--web.config.file", "TLS and basic authentication, by the exporter toolkit's convention", metavar="FILE"
+        "--web.config.file",
+        "TLS and basic authentication, in the format of Prometheus' exporter toolkit",
+        metavar="FILE",
     )
-    parser.switch("--web.enable-lifecycle", "let POST /-/reload read the configuration again")
+    parser.switch("--web.enable-lifecycle", "let POST /-/reload reload the configuration")
 
 
 def _log(parser: _Parser, default: str = "info") -> None:
-    parser.flag("--log.level", "least severity", choices=["debug", "info", "warning", "error"], default=default)
-    parser.flag("--log.format", "form of a line", choices=["logfmt", "json"], default="logfmt")
+    parser.flag(
+        "--log.level", "log this severity and above", choices=["debug", "info", "warning", "error"], default=default
+    )
+    parser.flag("--log.format", "format of log lines", choices=["logfmt", "json"], default="logfmt")
 
 
 def _config(parser: _Parser) -> None:
     parser.flag(
-        "--config.file", "what to watch; without it every GPU and the SGLang at its default address", metavar="FILE"
+        "--config.file", "what to watch; by default every GPU, and SGLang at its default address", metavar="FILE"
     )
 
 
 def _targets(parser: _Parser) -> None:
     _config(parser)
     parser.add_argument(
-        "--engine", action="append", metavar="URL", help="an engine's metrics; may be given several times"
+        "--engine", action="append", metavar="URL", help="address of an engine's metrics; can be repeated"
     )
-    parser.add_argument("--gpus", metavar="LIST", help="all, or indices, UUIDs and bus ids with commas between")
+    parser.add_argument("--gpus", metavar="LIST", help="all, or indices, UUIDs and bus ids separated by commas")
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
     parser = _Parser(
         prog="wattline",
-        description="Do your GPUs earn their watts? Joins GPU power with inference load, and says when they do not.",
+        description="Joins GPU power with inference load and says when GPUs do not earn their watts.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -207,48 +215,53 @@ def build_parser() -> argparse.ArgumentParser:
         assert isinstance(sub, _Parser)  # noqa: S101 - for the type checker
         return sub
 
-    serve = command("serve", "serve metrics of this host's GPUs and engines")
+    serve = command("serve", "serve the metrics of this host's GPUs and engines")
     _config(serve)
-    serve.add_argument("--config.check", action="store_true", help="say whether the configuration is right, and end")
+    serve.add_argument("--config.check", action="store_true", help="check the configuration and exit")
     serve.add_argument("--replay", metavar="FILE", help="serve a recording instead of this host")
-    serve.add_argument("--replay.speed", type=positive, default=1.0, metavar="N", help="how many times faster")
+    serve.add_argument("--replay.speed", type=positive, default=1.0, metavar="N", help="replay N times faster")
     _web(serve)
     _log(serve)
 
-    demo = command("demo", "serve a simulated rig that lives through the stories Wattline was made for")
-    demo.flag("--speed", "how many times faster than real time, up to 60", type=speed, default=1.0, metavar="N")
-    demo.flag("--scenario", "hold this phase instead of the whole story", default="story", metavar="NAME")
+    demo = command("demo", "serve a simulated rig that plays the incidents for which Wattline was written")
+    demo.flag("--speed", "run N times faster than real time, up to 60", type=speed, default=1.0, metavar="N")
+    demo.flag("--scenario", "stay in one phase instead of playing the whole story", default="story", metavar="NAME")
     _web(demo)
     _log(demo)
 
     check = command("check", "watch for a while and say whether the GPUs earn their watts")
     _targets(check)
     check.add_argument(
-        "--for", dest="seconds", type=duration, default=None, metavar="TIME", help="how long to watch (30s)"
+        "--for", dest="seconds", type=duration, default=None, metavar="TIME", help="how long to watch (default: 30s)"
     )
     check.add_argument("--json", action="store_true", help="print JSON")
-    check.add_argument("--watch", action="store_true", help="keep the table live until interrupted")
+    check.add_argument("--watch", action="store_true", help="update the table until Ctrl-C")
     check.add_argument("--replay", metavar="FILE", help="judge a recording instead of this host")
     _log(check, "error")
 
     record = command("record", "write the readings of this host to a file")
-    record.add_argument("file", metavar="FILE", help="where to write; it must not exist")
+    record.add_argument("file", metavar="FILE", help="the file to write; it must not exist")
     _targets(record)
     record.add_argument(
-        "--for", dest="seconds", type=duration, default=None, metavar="TIME", help="how long (until interrupted)"
+        "--for",
+        dest="seconds",
+        type=duration,
+        default=None,
+        metavar="TIME",
+        help="how long to record (default: until Ctrl-C)",
     )
     record.add_argument("--anonymous", action="store_true", help="leave out host names, addresses and model paths")
     _log(record, "error")
 
-    explain = command("explain", "tell what a recording shows: states, causes, when")
+    explain = command("explain", "summarise a recording: which states and causes, when and why")
     explain.add_argument("file", metavar="FILE", help="a recording")
-    explain.add_argument("--plot", metavar="FILE", help="draw it, as .png or .svg")
+    explain.add_argument("--plot", metavar="FILE", help="draw a picture, .png or .svg")
 
     bundle = command("bundle", "write rules, dashboards, compose file and chart of this version into a directory")
-    bundle.add_argument("directory", metavar="DIR", help="where to; it must be new or empty")
+    bundle.add_argument("directory", metavar="DIR", help="a new or empty directory")
 
     runbook = command("runbook", "show what to do about an alert")
-    runbook.add_argument("name", nargs="?", metavar="NAME", help="an alert; without it all are listed")
+    runbook.add_argument("name", nargs="?", metavar="NAME", help="an alert; without it, list all runbooks")
 
     completion = command("completion", "print a completion script for a shell")
     completion.add_argument("shell", choices=["bash", "zsh", "tcsh"])

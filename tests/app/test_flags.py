@@ -289,7 +289,7 @@ def test_the_help_teaches_by_examples_that_are_right_and_tells_the_exit_codes(
     assert len(examples) == 5
     for example in examples:
         build_parser().parse_args(example.split()[1:])
-    assert "exit codes: 0 done, 1 finding (check), 2 could not tell (check)" in said
+    assert "exit codes: 0 done; 1 finding (check); 2 could not tell (check)" in said
 
 
 def test_an_unknown_scenario_is_told_by_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
