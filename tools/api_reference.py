@@ -22,17 +22,17 @@ not this file.
 curl -s http://127.0.0.1:10087/api/v1/status | jq '.deployments[] | {name, state, reason}'
 ```
 
-`GET /api/v1/status` answers what the [page](page.md) shows: one JSON object, from memory, the last 15 minutes
-included. `GET /api/v1/status/schema` answers its JSON Schema. Both are protected like everything else when the
-[web configuration](configuration.md) asks for a login.
+`GET /api/v1/status` returns what the [page](page.md) shows: one JSON object, from memory, with the last 15 minutes.
+`GET /api/v1/status/schema` returns its JSON Schema. If the [web configuration](configuration.md#tls-and-users) requires
+a login, both require it.
 
-A reading that was not obtained is **left out**: no field is null, 0 or an older value in its place. Units are base
-units and stand in the names; ratios and fractions are shares of one. A whole number may be written as `4.0`. Durations
-such as `seconds_in_state` are on the clock of the readings, which runs faster in `wattline demo --speed`;
-`judged_seconds_ago` and `seconds_left` are real seconds. A client that finds `judged_seconds_ago` above a few seconds
-looks at old values.
+A reading that was not obtained is **absent**: no field is null, 0 or an older value in its place. The names contain the
+units, which are base units; ratios and fractions are shares of one. A whole number may appear as `4.0`. Durations such
+as `seconds_in_state` are on the clock of the readings, which runs faster in `wattline demo --speed`;
+`judged_seconds_ago` and `seconds_left` are real seconds. If `judged_seconds_ago` is more than a few seconds, the values
+are old.
 
-Within `v1`, fields are added and never change their meaning.
+Within `v1`, fields may be added, but never change their meaning.
 """
 
 
