@@ -143,7 +143,7 @@ class EngineReading:
     error: str | None = None
     """A bounded word: connection_refused, timeout, dns, tls, http_404, empty, not_metrics, too_large, ..."""
     kind: str | None = None
-    """sglang, vllm, tensorrt_llm, tgi, llamacpp, dynamo."""
+    """sglang, vllm, tensorrt_llm, triton, tgi, llamacpp, dynamo, or that of a further table."""
     model: str | None = None
     version: str | None = None
     start_time: float | None = None

@@ -59,7 +59,7 @@ def deployment_plan(deployment: Deployment) -> DeploymentPlan:
     """What the analysis must know of a deployment."""
     return DeploymentPlan(
         name=deployment.name,
-        engines=tuple(EnginePlan(e.name, e.url, e.count_tokens) for e in _engines(deployment.engines)),
+        engines=tuple(EnginePlan(e.name, e.url, e.count_tokens, e.kind) for e in _engines(deployment.engines)),
         gpus=None if isinstance(deployment.gpus, str) else deployment.gpus,
     )
 

@@ -167,7 +167,7 @@ class TestReplay:
         (engine,) = recording.header.plan.deployments[0].engines
         options = build_parser().parse_args(["check", "--replay", self.FILE, "--engine", engine.url])
         assert commands._replay_plan(options, recording).deployments[0].engines == (
-            EnginePlan(engine.name, engine.url, engine.count_tokens),
+            EnginePlan(engine.name, engine.url, engine.count_tokens, engine.kind),
         )
 
 

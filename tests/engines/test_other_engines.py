@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.engines.texts import lines, reading, recorded, text
+from tests.engines.texts import lines, reading, real, recorded, text
+from wattline.engines.errors import hint
 from wattline.engines.normalise import KINDS
 
 
@@ -110,7 +113,9 @@ def test_sglang_behind_a_dynamo_worker_is_sglang() -> None:
     assert (result.kind, result.running, result.errors) == ("sglang", 3, ())
 
 
-@pytest.mark.parametrize("name", ["gateway.prom", "gateway_0.2.prom", "gateway_engine_metrics.prom"])
+@pytest.mark.parametrize(
+    "name", ["gateway.prom", "gateway_0.2.prom", "gateway_engine_metrics.prom", "vllm_router.prom"]
+)
 def test_a_router_is_refused_because_its_servers_are_read_themselves(name: str) -> None:
     result = reading(text(name))
     assert (result.up, result.error, result.kind, result.running) == (False, "router", None, None)
@@ -134,5 +139,71 @@ def test_the_configured_kind_is_the_only_one_looked_for() -> None:
         reading(both, kind="unheard-of")
 
 
+def test_gauges_that_a_dynamo_spells_as_counters_are_its_load() -> None:
+    body = lines(
+        'dynamo_frontend_inflight_requests_total{model="m"} 40', 'dynamo_frontend_queued_requests_total{model="m"} 10'
+    )
+    result = reading(body)
+    assert (result.kind, result.running, result.queued, result.held_http) == ("dynamo", 30, 10, 40)
+
+
+def test_a_dynamo_frontend_that_never_had_a_request_holds_none() -> None:
+    result = reading(real("dynamo_1.6.1_frontend_fresh"))
+    assert (result.running, result.queued, result.held_http) == (0, 0, 0)
+    # Without a model nothing could have been asked of it, and nothing is known.
+    without = re.sub(rb"(?m)^dynamo_frontend_model_ready.*\n", b"", real("dynamo_1.6.1_frontend_fresh"))
+    assert (reading(without).running, reading(without).queued) == (None, None)
+
+
+def test_a_configured_kind_is_read_under_names_without_its_prefix() -> None:
+    bare = text("vllm_v1.prom").replace(b"\nvllm:", b"\n")
+    assert reading(bare).error == "no_engine_metrics"  # Nobody can tell whose names these are.
+    assert reading(bare, kind="vllm") == reading(text("vllm_v1.prom"))
+    tensorrt = text("tensorrt_llm.prom")
+    assert reading(tensorrt.replace(b"\ntrtllm_", b"\n"), kind="tensorrt_llm") == reading(tensorrt)
+    # What every Python process serves is of no engine, whatever is configured.
+    assert reading(text("python_process.prom"), kind="vllm").error == "no_engine_metrics"
+
+
+@pytest.mark.parametrize("prefix", [b"ray_vllm_", b"ray_vllm:"])
+def test_vllm_behind_ray_is_vllm(prefix: bytes) -> None:
+    body = text("vllm_v1.prom").replace(b"\nvllm:", b"\n" + prefix)
+    assert reading(body) == reading(text("vllm_v1.prom"))
+    assert reading(body, kind="vllm") == reading(text("vllm_v1.prom"))
+
+
+def test_triton_counts_as_waiting_what_of_its_active_requests_is_not_scheduled() -> None:
+    result = reading(text("triton_tensorrt_llm.prom"))
+    assert (result.kind, result.model) == ("triton", "tensorrt_llm")
+    assert (result.running, result.queued, result.kv_cache_usage_ratio) == (4, 3, 0.25)
+    assert (result.prompt_tokens, result.generation_tokens) == (5_000, 70_000)
+    assert list(result.progress) == [6_189, 700]
+
+
+def test_triton_with_vllm_tells_tokens_and_no_load() -> None:
+    body = lines(
+        'vllm:prompt_tokens_total{model="vllm_model",version="1"} 10',
+        'vllm:generation_tokens_total{model="vllm_model",version="1"} 160',
+        'nv_inference_request_success{model="vllm_model",version="1"} 2',
+    )
+    result = reading(body)
+    assert (result.kind, result.running, result.queued, result.generation_tokens) == ("vllm", None, None, 160)
+    assert list(result.progress)[:2] == [160, 10]
+
+
+def test_two_models_of_the_oldest_sglang_are_told_apart_by_its_old_label() -> None:
+    body = lines('sglang:num_running_reqs{name="a"} 3', 'sglang:num_running_reqs{name="b"} 4')
+    assert (reading(body).running, reading(body).model) == (7, "a, b")
+
+
+def test_the_hint_speaks_of_the_configured_kind() -> None:
+    assert "--disable-log-stats" in hint("no_engine_metrics", "vllm")
+    assert "SGLang" not in hint("no_engine_metrics", "vllm")
+    assert all(flag in hint("no_engine_metrics") for flag in ("--disable-log-stats", "--enable-metrics", "--metrics"))
+    assert "autoload=false" in hint("http_400", "llamacpp")
+    assert hint("http_400") == ""
+    assert "gRPC" in hint("router")
+
+
 def test_kinds_are_those_that_a_reading_can_have() -> None:
-    assert list(KINDS) == ["sglang", "vllm", "tensorrt_llm", "tgi", "llamacpp", "dynamo"]
+    assert list(KINDS) == ["sglang", "vllm", "tensorrt_llm", "triton", "tgi", "llamacpp", "dynamo"]

@@ -635,4 +635,5 @@ class EngineTrack:
             scheduler_idle_ratio=idle if idle is None or math.isfinite(idle) else None,
             work=self.certain_work(now),
             counted_here=self.engine.count_tokens,
+            kind=self.engine.kind,
         )

@@ -17,6 +17,8 @@ class EnginePlan:
     name: str
     url: str = ""
     count_tokens: bool = True
+    kind: str | None = None
+    """The configured kind."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,8 @@ class EngineView:
     """Requests it holds now by the best signal; ``None`` when that cannot be told."""
     counted_here: bool = True
     """False: it is read for its load only, and another exporter counts its requests and tokens."""
+    kind: str | None = None
+    """The kind that is configured, if one is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,18 @@ if TYPE_CHECKING:
 
 _LIVE_TOKENS = "dynamo_frontend_output_tokens_total"
 _ALL_TOKENS = "dynamo_frontend_output_sequence_tokens_sum"
-_IN_FLIGHT = ("dynamo_frontend_inflight_requests", "dynamo_frontend_active_requests")
+_READY = frozenset({"dynamo_frontend_model_ready"})
+"""A frontend shows a request gauge once it had a request; before, this one tells that it could have had one."""
+_IN_FLIGHT = Term(
+    # Some releases spell their gauges as if they were counters.
+    (
+        "dynamo_frontend_inflight_requests",
+        "dynamo_frontend_active_requests",
+        "dynamo_frontend_inflight_requests_total",
+    ),
+    zero_beside=_READY,
+)
+_QUEUED = Term(("dynamo_frontend_queued_requests", "dynamo_frontend_queued_requests_total"), zero_beside=_READY)
 
 
 def _finish(reading: EngineReading, exposition: Exposition) -> EngineReading:
@@ -32,9 +43,10 @@ def _finish(reading: EngineReading, exposition: Exposition) -> EngineReading:
 DYNAMO = EngineKind(
     name="dynamo",
     prefix="dynamo_frontend_",
-    running=(Rule((Term(_IN_FLIGHT), Term(("dynamo_frontend_queued_requests",), minus=True, optional=True))),),
-    queued=metric("dynamo_frontend_queued_requests"),
-    held_http=metric(*_IN_FLIGHT),
+    start="give the address of the frontend, or of a worker with DYN_SYSTEM_PORT set",
+    running=(Rule((_IN_FLIGHT, replace(_QUEUED, minus=True, optional=True))),),
+    queued=(Rule((_QUEUED,)),),
+    held_http=(Rule((_IN_FLIGHT,)),),
     prompt_tokens=metric("dynamo_frontend_input_sequence_tokens_sum"),
     finished_requests=metric("dynamo_frontend_request_duration_seconds_count"),
     request_seconds=metric("dynamo_frontend_request_duration_seconds_sum"),
@@ -51,6 +63,6 @@ DYNAMO = EngineKind(
             Term(("dynamo_frontend_request_duration_seconds_count",)),
         )
     ),
-    model_label="model",
+    model_labels=("model",),
     finish=_finish,
 )

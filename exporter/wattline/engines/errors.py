@@ -9,6 +9,8 @@ from http import HTTPStatus
 
 import aiohttp
 
+from wattline.engines.normalise import KINDS
+
 _BY_ERRNO = {
     errno.ECONNREFUSED: "connection_refused",
     errno.ECONNRESET: "connection_reset",
@@ -28,10 +30,8 @@ _BY_CLASS: tuple[tuple[tuple[type[BaseException], ...], str], ...] = (
     ((aiohttp.ServerDisconnectedError,), "connection_reset"),
 )
 
-_NO_METRICS = (
-    "start SGLang with --enable-metrics; TensorRT-LLM serves /prometheus/metrics; llama.cpp needs --metrics. "
-    "SGLang up to 0.5.9 says nothing until its first request"
-)
+_NO_METRICS = frozenset({"empty", "http_404", "no_engine_metrics", "not_metrics"})
+"""Words for which the way out is to have the engine serve metrics."""
 _AUTHORISATION = "name the token by bearer_token_file or bearer_token_env"
 _HINTS = {
     "connection_refused": (
@@ -40,15 +40,17 @@ _HINTS = {
     ),
     "credentials": "the configured token is not one word of printable characters",
     "dns": "the host has no address here; in Docker on Linux, host.docker.internal needs extra_hosts",
-    "empty": _NO_METRICS,
     "http_401": _AUTHORISATION,
     "http_403": _AUTHORISATION,
-    "http_404": _NO_METRICS,
-    "no_engine_metrics": f"metrics, but of no engine known here, or not of the configured kind: {_NO_METRICS}",
+    "no_engine_metrics": "metrics, but of no engine known here, or not of the configured kind",
     "no_token": "bearer_token_file is missing or may not be read, or the variable of bearer_token_env is not set",
-    "not_metrics": f"the answer is no metrics text: {_NO_METRICS}",
+    "not_metrics": "the answer is no metrics text",
     "redirect": "redirects are followed within one origin only, three at most; configure the final address",
-    "router": "this is a router or the merged metrics of several servers; configure each server's own address",
+    "router": (
+        "this is a router or the merged metrics of several servers; configure each server's own address. A worker that "
+        "speaks gRPC serves its metrics over HTTP beside it: SGLang with --enable-metrics on its port + 1, or that of "
+        "--smg-http-sidecar-port"
+    ),
     "timeout": "the server answers too slowly, or not at all",
     "tls": "name the authority by ca_file, the certificate's host by server_name",
     "too_large": "the answer is larger than any engine's metrics",
@@ -73,6 +75,15 @@ def http_word(status: int) -> str:
     return f"http_{status}" if known else f"http_{status // 100}xx"
 
 
-def hint(error: str) -> str:
-    """Say what an operator can do about an error word; empty where there is nothing special to say."""
-    return _HINTS.get(error, "")
+def hint(error: str, kind: str | None = None) -> str:
+    """Say what an operator can do about an error word; empty where there is nothing special to say.
+
+    Args:
+        error: the word.
+        kind: the configured kind of the engine, if any: the hint then speaks of that kind alone.
+    """
+    kinds = [KINDS[kind]] if kind in KINDS else [*KINDS.values()]
+    special = kinds[0].hints.get(error) if len(kinds) == 1 else None
+    general = special or _HINTS.get(error, "")
+    starts = "; ".join(k.start for k in kinds if k.start) if error in _NO_METRICS else ""
+    return ": ".join(filter(None, (general, starts)))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -82,6 +82,17 @@ class Exposition:
     """Plain names of wanted lines that could not be parsed, one entry a line."""
     without_value: frozenset[str] = frozenset()
     """Plain names of which a sample is NaN or infinite."""
+
+    def respelled(self, names: Mapping[str, str]) -> Exposition:
+        """The same under other plain names; a name that the text has itself is left alone."""
+        new = {old: name for old, name in names.items() if name not in self.names}
+        return replace(
+            self,
+            series={new.get(name, name): series for name, series in self.series.items()},
+            names=frozenset(new.get(name, name) for name in self.names),
+            bad_lines=tuple(new.get(name, name) for name in self.bad_lines),
+            without_value=frozenset(new.get(name, name) for name in self.without_value),
+        )
 
 
 def plain(name: str) -> str:
@@ -171,8 +182,9 @@ def shape(body: bytes | str, content_type: str | None = None) -> str:
 def _finder(names: frozenset[str], prefixes: tuple[str, ...]) -> tuple[re.Pattern[bytes], Mapping[bytes, str]]:
     """A search for names at the beginning of a line: most of a large body is never looked at by anything slower."""
     alone = sorted(name for name in names if not name.startswith(prefixes))
-    words = "|".join(re.escape(prefix[:-1]) for prefix in prefixes)
-    begins = "|".join([f"({words})[:_]", *(re.escape(name) for name in alone)])
+    # Of two prefixes that begin alike the longer is meant: vllm_router_ is not vllm_.
+    words = "|".join(re.escape(prefix[:-1]) for prefix in sorted(prefixes, key=len, reverse=True))
+    begins = "|".join([f"({words or '(?!)'})[:_]", *(re.escape(name) for name in alone)])
     return re.compile(f"\n((?:{begins})[a-zA-Z0-9_:]*)".encode()), {name.encode(): name for name in names}
 
 

@@ -89,6 +89,8 @@ class Term:
     """A rule still holds without it."""
     zero_without_match: bool = False
     """0 when the metric is there but no series has the labels of ``where``: nothing of that sort was ever counted."""
+    zero_beside: frozenset[str] = frozenset()
+    """0 when the metric is absent and one of these is there: it appears with its first use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,12 @@ class EngineKind:
     """What the names of its metrics begin with, mark included: ``vllm:``. A text with such a name is of this kind."""
     path: str = "/metrics"
     """Where it serves them, unless it is told otherwise."""
+    passed_on_as: tuple[str, ...] = ()
+    """Prefixes under which another program passes its metrics on: ``ray_vllm:``."""
+    start: str = ""
+    """What to do so that it serves metrics, in the imperative; shown where none are found."""
+    hints: Mapping[str, str] = field(default_factory=dict)
+    """What an error word means for this kind, where that is more than it means for any."""
     running: tuple[Rule, ...] = ()
     queued: tuple[Rule, ...] = ()
     held_http: tuple[Rule, ...] = ()
@@ -148,7 +156,8 @@ class EngineKind:
     cuda_graph_passes: tuple[Rule, ...] = ()
     eager_passes: tuple[Rule, ...] = ()
     progress: Progress = field(default_factory=Progress)
-    model_label: str | None = None
+    model_labels: tuple[str, ...] = ()
+    """Labels that name the model, as releases spell them."""
     gauge_lag_seconds: float = 0.0
     evidence: frozenset[str] = frozenset()
     """Further names whose mere presence ``finish`` looks at."""
@@ -159,8 +168,17 @@ class EngineKind:
         """Plain names of every metric that the table uses."""
         rules = (rule for name in (*NUMBERS, *COUNTED, "kv_cache_usage_ratio", "awake") for rule in getattr(self, name))
         terms = (*(term for rule in rules for term in rule.terms), *self.progress.terms)
-        names = (name for term in terms for name in term.names)
+        names = (name for term in terms for name in (*term.names, *term.zero_beside))
         return frozenset(plain(name) for name in (*names, *self.progress.evidence, *self.evidence, PROCESS_START))
+
+    def bare(self) -> dict[str, str]:
+        """Its plain names by what they are without the prefix."""
+        prefix = plain(self.prefix)
+        return {name.removeprefix(prefix): name for name in self.wanted() if name.startswith(prefix)}
+
+    def passed_on(self, prefix: str) -> dict[str, str]:
+        """Its plain names by how they are spelled where they are passed on under this prefix."""
+        return {plain(prefix) + bare: name for bare, name in self.bare().items()}
 
 
 def metric(*names: str, over: Over = Over.SUM) -> tuple[Rule, ...]:
@@ -251,7 +269,7 @@ class Extraction:
         if name is None:
             if any(n in self._exposition.names for n in map(plain, term.names)):
                 raise _NotObtainedError
-            return None
+            return 0.0 if any(plain(n) in self._exposition.series for n in term.zero_beside) else None
         present = tuple(self._plausible(name, self._exposition.series[name]))
         damaged = name in self._exposition.without_value or name in self._bad
         if damaged or len(present) < len(self._exposition.series[name]):
@@ -322,9 +340,8 @@ class Extraction:
         return values.pop() if len(values) == 1 else None
 
     def _model(self) -> str | None:
-        label = self._kind.model_label
-        if label is None:
-            return None
-        models = {s.labels.get(label, "") for series in self._exposition.series.values() for s in series} - {""}
+        labels = self._kind.model_labels
+        every = (s.labels for series in self._exposition.series.values() for s in series)
+        models = {own[label] for own in every for label in labels if own.get(label)}
         named = ", ".join(sorted(models))
         return named if named and len(models) <= MAX_MODELS and len(named) <= MAX_MODEL_CHARS else None

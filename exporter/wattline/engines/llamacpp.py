@@ -2,6 +2,11 @@
 
 Generated tokens are counted when a request leaves its slot, prompt tokens when the prompt is done. Every call of
 ``llama_decode`` is counted at once: that is its progress.
+
+A server of several models (``--models-dir``, ``--models-preset``) answers 400 unless the address names one of them. To
+be asked for its metrics counts as use: it loads a model unless ``autoload=false`` is asked for, and it begins the time
+of ``--sleep-idle-seconds`` anew (llama.cpp issues 19346, 20227 and 23096). No pause between polls that a verdict could
+bear is longer than that time, so an idle server is asked as often as a busy one.
 """
 
 from __future__ import annotations
@@ -11,6 +16,14 @@ from wattline.engines.kinds import EngineKind, Progress, Term, metric
 LLAMACPP = EngineKind(
     name="llamacpp",
     prefix="llamacpp:",
+    start="start llama.cpp's server with --metrics",
+    hints={
+        "http_400": (
+            "a llama.cpp server of several models wants to know which: add ?model=NAME&autoload=false to url, once for "
+            "each model"
+        ),
+        "http_501": "start llama.cpp's server with --metrics",
+    },
     running=metric("llamacpp:requests_processing"),
     queued=metric("llamacpp:requests_deferred"),
     # Gone from recent builds.

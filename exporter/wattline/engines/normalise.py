@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wattline.engines.dynamo import DYNAMO
 from wattline.engines.exposition import TooManySamplesError, plain, read, shape
-from wattline.engines.kinds import Extraction
+from wattline.engines.kinds import PROCESS_START, Extraction
 from wattline.engines.llamacpp import LLAMACPP
 from wattline.engines.sglang import SGLANG
 from wattline.engines.tensorrt_llm import TENSORRT_LLM
 from wattline.engines.tgi import TGI
+from wattline.engines.triton import TRITON
 from wattline.engines.vllm import VLLM
 from wattline.readings import EngineReading
 
@@ -18,15 +20,16 @@ if TYPE_CHECKING:
     from wattline.engines.exposition import Exposition
     from wattline.engines.kinds import EngineKind
 
-_TABLES = (SGLANG, VLLM, TENSORRT_LLM, TGI, LLAMACPP, DYNAMO)
+_TABLES = (SGLANG, VLLM, TENSORRT_LLM, TRITON, TGI, LLAMACPP, DYNAMO)
 KINDS: dict[str, EngineKind] = {kind.name: kind for kind in _TABLES}
 """Every kind by its name. Where a text has the metrics of two, the first here is meant: Dynamo passes others on."""
 
-_ROUTERS = ("sgl_router_", "smg_")
+_ROUTERS = ("sgl_router_", "smg_", "vllm_router_", "llamacpp_router_")
 _WORKER_LABEL = "worker_addr"
 """Marks the series of many servers merged into one text (``/engine_metrics`` of SGLang's gateway)."""
-_WANTED = frozenset[str]().union(*(kind.wanted() for kind in _TABLES))
-_PREFIXES = (*(plain(kind.prefix) for kind in _TABLES), *_ROUTERS)
+_PASSED_ON = {plain(prefix): kind.passed_on(prefix) for kind in _TABLES for prefix in kind.passed_on_as}
+_WANTED = frozenset[str]().union(*(kind.wanted() for kind in _TABLES), *_PASSED_ON.values())
+_PREFIXES = (*(plain(kind.prefix) for kind in _TABLES), *_PASSED_ON, *_ROUTERS)
 
 
 def normalise(
@@ -52,6 +55,10 @@ def normalise(
     table = KINDS[kind] if kind is not None else None
     try:
         exposition = read(body, _WANTED, _PREFIXES)
+        for prefix in exposition.prefixes.intersection(_PASSED_ON):
+            exposition = exposition.respelled(_PASSED_ON[prefix])
+        if table is not None and not _spoken(table, exposition):
+            exposition = _bare(body, table) or exposition
     except TooManySamplesError:
         return EngineReading(t, engine, up=False, error="too_large")
     table, error = _recognise(exposition, table)
@@ -63,10 +70,24 @@ def normalise(
     return Extraction(table, exposition).reading(engine, t)
 
 
+def _spoken(kind: EngineKind, exposition: Exposition) -> bool:
+    """Whether a text has names of this kind, its own or those under which they are passed on."""
+    return any(plain(prefix) in exposition.prefixes for prefix in (kind.prefix, *kind.passed_on_as))
+
+
+def _bare(body: bytes | str, kind: EngineKind) -> Exposition | None:
+    """What a text says under names without the prefix: only who configured the kind knows whose they are."""
+    bare = kind.bare()
+    exposition = read(body, frozenset({*bare, PROCESS_START}), ())
+    if not exposition.names.intersection(bare):
+        return None
+    return replace(exposition.respelled(bare), prefixes=frozenset({plain(kind.prefix)}))
+
+
 def _recognise(exposition: Exposition, configured: EngineKind | None) -> tuple[EngineKind | None, str | None]:
     """Find the table to use, or the error if that can be told without looking at the body again."""
     tables = _TABLES if configured is None else (configured,)
-    table = next((kind for kind in tables if plain(kind.prefix) in exposition.prefixes), None)
+    table = next((kind for kind in tables if _spoken(kind, exposition)), None)
     if table is None:
         return None, "router" if exposition.prefixes.intersection(_ROUTERS) else None
     if any(_WORKER_LABEL in s.labels for series in exposition.series.values() for s in series):

@@ -278,7 +278,7 @@ class EngineScraper:
         if reading.up:
             logger.info("%s: reading %s metrics at %s", self.target.name, reading.kind, self._shown)
         else:
-            what = hint(state)
+            what = hint(state, self.target.kind)
             logger.warning("%s: %s at %s%s", self.target.name, state, self._shown, f" ({what})" if what else "")
         self._logged_state = state
         self._log_times.append(now)

@@ -29,8 +29,10 @@ SLOW_LAG_SECONDS = 31.0
 FAST_LAG_SECONDS = 2.0
 """From 0.5.16 on they are rewritten as soon as the number of running requests has changed."""
 
+_MODEL = ("model_name", "name")
+"""The second is that of the oldest releases."""
 _RANKS = Ranks(
-    parts=("model_name", "engine_type", "dp_rank"),
+    parts=(*_MODEL, "engine_type", "dp_rank"),
     replicas=frozenset(
         {
             "tp_rank",
@@ -140,6 +142,7 @@ def _finish(reading: EngineReading, exposition: Exposition) -> EngineReading:
 SGLANG = EngineKind(
     name="sglang",
     prefix="sglang:",
+    start="start SGLang with --enable-metrics (up to 0.5.9 it says nothing until its first request)",
     running=(Rule((_scheduler("sglang:num_running_reqs"),)),),
     queued=(
         Rule(
@@ -196,7 +199,7 @@ SGLANG = EngineKind(
         ),
         evidence=_SINCE_0_5_16 | {"sglang:http_requests_active"},
     ),
-    model_label="model_name",
+    model_labels=_MODEL,
     gauge_lag_seconds=SLOW_LAG_SECONDS,
     evidence=_SINCE_0_5_16,
     finish=_finish,

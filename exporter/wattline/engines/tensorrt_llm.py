@@ -13,11 +13,12 @@ TENSORRT_LLM = EngineKind(
     name="tensorrt_llm",
     prefix="trtllm_",
     path="/prometheus/metrics",
+    start="start TensorRT-LLM with return_perf_metrics and ask for /prometheus/metrics",
     running=metric("trtllm_num_requests_running"),
     queued=metric("trtllm_num_requests_waiting"),
     kv_cache_usage_ratio=metric("trtllm_kv_cache_utilization", over=Over.MEAN),
     prompt_tokens=metric("trtllm_prompt_tokens_total"),
     generation_tokens=metric("trtllm_generation_tokens_total"),
-    model_label="model_name",
+    model_labels=("model_name",),
     gauge_lag_seconds=30.0,
 )

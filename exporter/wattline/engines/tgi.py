@@ -11,6 +11,7 @@ from wattline.engines.kinds import EngineKind, Progress, Term, metric
 TGI = EngineKind(
     name="tgi",
     prefix="tgi_",
+    start="TGI serves /metrics on its own port",
     running=metric("tgi_batch_current_size"),
     queued=metric("tgi_queue_size"),
     finished_requests=metric("tgi_request_duration_count"),

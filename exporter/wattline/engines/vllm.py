@@ -16,6 +16,8 @@ _PROCESSES = frozenset({"pid"})
 VLLM = EngineKind(
     name="vllm",
     prefix="vllm:",
+    passed_on_as=("ray_vllm:",),
+    start="start vLLM without --disable-log-stats",
     running=(Rule((Term(("vllm:num_requests_running",), replicas=_PROCESSES),)),),
     queued=(
         Rule(
@@ -51,5 +53,5 @@ VLLM = EngineKind(
             Term(("vllm:e2e_request_latency_seconds_count",)),
         )
     ),
-    model_label="model_name",
+    model_labels=("model_name",),
 )

@@ -309,7 +309,7 @@ def engine(view: EngineView) -> Engine:
         deployment=clean(view.deployment),
         up=up,
         error=error,
-        hint=hint(error or "") or None,
+        hint=hint(error or "", view.kind) or None,
         work_requests=finite(view.work),
         scheduler_idle_ratio=finite(view.scheduler_idle_ratio),
         prompt_tokens_total=finite(view.prompt_tokens_total),
