@@ -1,43 +1,42 @@
-"""The rule files and the Alertmanager configurations, from their sources and thresholds.yml.
+"""The rule files and the Alertmanager configurations, from their sources, ``thresholds.yml`` and ``values.yml``.
 
-A source (``source/*.in``) names a threshold as ``%{name}``; its value is put there, and what it stands for is written
-above the rule, or above the line, that uses it. ``%{hosts}``, ``%{load}`` and ``%{evidence}`` are texts that many
-descriptions share: they tell about the hosts that the query in ``$hosts`` finds, by deployment and instance. A cause
-has the title that the exporter's page and the dashboards give it, and the evidence that ``source/causes/`` asks for.
-``%{runbook}`` is the address of the page of the alert that it stands in.
+A source (``source/*.in``) is the file that is written, but for ``%{name}``, which is a number of ``thresholds.yml`` or
+an address of ``values.yml``. The outer labels come in by themselves: first in every ``by (...)`` and ``on (...)``, and
+where a source says so: ``%{outer}`` in a selector of a text, whose values are ``%{outer_values}``, and
+``%{outer_variables}`` in the address of a dashboard.
 """
 
 from __future__ import annotations
 
 import re
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import yaml
 
-from wattline.analysis.causes import Cause
 from wattline.analysis.thresholds import Thresholds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Mapping, Sequence
 
 HERE = Path(__file__).parent
-RUNBOOKS = "https://github.com/wattline/wattline/blob/main/docs/runbooks"
-UNITS = ("duration", "seconds_per_second", "ratio", "requests", "kilowatt_hours", "seconds")
-WIDTH = 120
+UNITS = ("duration", "seconds_per_second", "ratio", "requests", "kilowatt_hours", "seconds", "codes")
+ADDRESSES = ("runbooks_url", "dashboards_url", "incidents_url")
 _PLACEHOLDER = re.compile(r"%\{(\w+)\}")
-_RULE = re.compile(r"\s*- (?:alert|record): (\w+)")
+_GROUPING = re.compile(r"\b(by|on) \(|\b(group_by: |equal: )\[")
 _DURATION = re.compile(r"\d+(?:ms|s|m|h|d)")
 _JUDGED = msgspec.structs.asdict(Thresholds())
 """What the exporter judges with: a number that both use stands there."""
-_HEADER = "# Written by `make generate`: change alerts/source/{source} or alerts/thresholds.yml, not this file."
+_HEADER = (
+    "# Written by `make generate`: change alerts/source/{source} and not this file. Why each number is what it is: "
+    "alerts/thresholds.yml"
+)
 
 
 class ThresholdError(Exception):
-    """thresholds.yml or a source is not as it must be; the message says where."""
+    """thresholds.yml, values.yml or a source is not as it must be; the message says where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,34 @@ class Threshold:
     value: str
     unit: str
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """What differs from one installation to another."""
+
+    outer_labels: tuple[str, ...]
+    """Labels around everything, such as ``cluster``."""
+    addresses: Mapping[str, str]
+    """By name, :data:`ADDRESSES`."""
+
+
+def load_values(path: Path = HERE / "values.yml") -> Values:
+    """Read ``values.yml``.
+
+    Raises:
+        ThresholdError: a key is missing, unknown, or of another type.
+    """
+    found: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict) or set(found) != {"outer_labels", *ADDRESSES}:
+        raise ThresholdError(f"{path.name}: expected the keys outer_labels, {', '.join(ADDRESSES)}")
+    labels = found["outer_labels"]
+    if not isinstance(labels, list) or not all(isinstance(n, str) and re.fullmatch(r"[a-z_]\w*", n) for n in labels):
+        raise ThresholdError(f"{path.name}: outer_labels: expected a list of label names")
+    for name in ADDRESSES:
+        if not re.match(r"https?://\S", str(found[name])):
+            raise ThresholdError(f"{path.name}: {name}: expected an address that begins with http:// or https://")
+    return Values(tuple(labels), {name: str(found[name]).rstrip("/") for name in ADDRESSES})
 
 
 def load_thresholds(path: Path = HERE / "thresholds.yml") -> dict[str, Threshold]:
@@ -67,122 +94,67 @@ def load_thresholds(path: Path = HERE / "thresholds.yml") -> dict[str, Threshold
         value, unit = str(number), str(entry["unit"])
         if unit not in UNITS:
             raise ThresholdError(f"{path.name}: {name}: unit is {unit!r}, expected one of {', '.join(UNITS)}")
-        is_number = isinstance(number, int | float) and not isinstance(number, bool)
-        if not (_DURATION.fullmatch(value) if unit == "duration" else is_number):
-            expected = "a duration such as 30s" if unit == "duration" else "a number or a threshold of the exporter"
+        if unit == "codes":
+            fits, expected = bool(re.fullmatch(r"\d+(\|\d+)*", value)), "numbers with | between them"
+        elif unit == "duration":
+            fits, expected = bool(_DURATION.fullmatch(value)), "a duration such as 30s"
+        else:
+            fits = isinstance(number, int | float) and not isinstance(number, bool)
+            expected = "a number or a threshold of the exporter"
+        if not fits:
             raise ThresholdError(f"{path.name}: {name}: value is {value!r}, expected {expected}")
         thresholds[str(name)] = Threshold(str(name), value, unit, " ".join(str(entry["why"]).split()))
     return thresholds
 
 
-def render(thresholds: Mapping[str, Threshold]) -> dict[str, str]:
+def render(thresholds: Mapping[str, Threshold], values: Values) -> dict[str, str]:
     """The text of every written file, by its path below alerts/.
 
     Raises:
         ThresholdError: a source names a threshold that does not exist, or one is used nowhere.
     """
-    shared = {name: _source(f"{name}.in") for name in ("hosts", "hosts_at_work", "load", "evidence")}
-    # A newer exporter may suspect what these rules do not know yet.
-    shared["cause_titles"] = _by_cause({cause: cause.record.title for cause in Cause}, "{{ $c.Labels.cause }}")
-    shared["cause_evidence"] = _by_cause(
-        {c: f" {_source(f'causes/{c}.in')}" for c in Cause if (HERE / f"source/causes/{c}.in").exists()}
-    )
-    used: set[str] = set()
-    files = {
-        name: _render(name, thresholds, shared, {}, used) for name in ("recording.rules.yml", "wattline.rules.yml")
+    names = {name: threshold.value for name, threshold in thresholds.items()}
+    names |= dict(values.addresses) | {
+        "outer": "".join(f"{label}=%q," for label in values.outer_labels),
+        "outer_values": "".join(f"$labels.{label} " for label in values.outer_labels),
+        "outer_variables": "".join(
+            f"&var-{label}={{{{ $labels.{label} | urlquery }}}}" for label in values.outer_labels
+        ),
     }
-    for path, receivers, templates in (
-        ("alertmanager.yml", "log", "templates/*.tmpl"),
-        ("examples/slack.yml", "slack", "../templates/*.tmpl"),
-        ("examples/pagerduty.yml", "pagerduty", "../templates/*.tmpl"),
-        ("examples/email.yml", "email", "../templates/*.tmpl"),
-    ):
-        routes = _render("alertmanager.yml", thresholds, {}, {"templates": templates}, used)
-        files[path] = "\n".join((routes, _source(f"receivers/{receivers}.in")))
+    sources = {
+        "recording.rules.yml": ("recording.rules.yml.in",),
+        "wattline.rules.yml": ("wattline.rules.yml.in",),
+        "alertmanager.yml": ("alertmanager.yml.in", "receivers/log.in"),
+        "examples/slack.yml": ("alertmanager.yml.in", "receivers/slack.in"),
+        "examples/pagerduty.yml": ("alertmanager.yml.in", "receivers/pagerduty.in"),
+        "examples/email.yml": ("alertmanager.yml.in", "receivers/email.in"),
+    }
+    used: set[str] = set()
+    files = {}
+    for path, parts in sources.items():
+        text = "\n".join((HERE / "source" / part).read_text(encoding="utf-8") for part in parts)
+        given = {**names, "templates": "../templates/*.tmpl" if "/" in path else "templates/*.tmpl"}
+        needed = set(_PLACEHOLDER.findall(text))
+        if missing := needed - given.keys():
+            raise ThresholdError(f"source/{parts[0]}: no threshold is called {', '.join(sorted(missing))}")
+        used |= needed
+        filled = _PLACEHOLDER.sub(lambda match, given=given: given[match[1]], text)  # type: ignore[misc]
+        files[path] = f"{_HEADER.format(source=parts[0])}\n{_with_outer_labels(filled, values.outer_labels)}"
     if unused := set(thresholds) - used:
         raise ThresholdError(f"thresholds.yml: {', '.join(sorted(unused))}: not used by any source")
     return files
 
 
-def _source(name: str) -> str:
-    return (HERE / "source" / name).read_text(encoding="utf-8")
-
-
-def _by_cause(texts: Mapping[Cause, str], otherwise: str = "") -> str:
-    """A text of a template for each cause; ``$c`` is a series of the suspected causes."""
-    conditions = [f'{{{{- if eq $c.Labels.cause "{cause}" }}}}{text.rstrip()}' for cause, text in texts.items()]
-    others = [c.replace("{{- if", "{{- else if", 1) for c in conditions[1:]]
-    return "\n".join((conditions[0], *others, f"{{{{- else }}}}{otherwise}{{{{ end }}}}"))
-
-
-def _render(
-    name: str,
-    thresholds: Mapping[str, Threshold],
-    shared: Mapping[str, str],
-    values: Mapping[str, str],
-    used: set[str],
-) -> str:
-    """A source with values for its placeholders, and their explanation above each rule and each other line."""
-    lines = [_HEADER.format(source=f"{name}.in")]
-    for block in _blocks(_with_shared_texts(_source(f"{name}.in").splitlines(), shared)):
-        rule = _RULE.match(block[0])
-        given = {**values, "runbook": f"{RUNBOOKS}/{rule[1]}.md"} if rule else values
-        names = dict.fromkeys(n for line in block for n in _PLACEHOLDER.findall(line) if n not in given)
-        if missing := names.keys() - thresholds.keys():
-            raise ThresholdError(f"source/{name}.in: no threshold is called {', '.join(sorted(missing))}")
-        used.update(names)
-        indent = block[0][: len(block[0]) - len(block[0].lstrip())]
-        lines += [line for n in names for line in _explanation(thresholds[n], indent)]
-        filled = {**given, **{n: thresholds[n].value for n in names}}
-        lines += [_filled(line, filled) for line in block]
-    return "\n".join((*lines, ""))
-
-
-def _filled(line: str, values: Mapping[str, str]) -> str:
-    return _PLACEHOLDER.sub(lambda match: values[match[1]], line)
-
-
-def _with_shared_texts(lines: list[str], shared: Mapping[str, str]) -> Iterator[str]:
-    """Lines, with a text for each that consists of nothing but the text's placeholder."""
-    for line in lines:
-        match = _PLACEHOLDER.fullmatch(line.strip())
-        if match and match[1] in shared:
-            text = "\n".join(_with_shared_texts(shared[match[1]].splitlines(), shared))
-            yield from textwrap.indent(text, line[: line.index("%")]).splitlines()
-        else:
-            yield line
-
-
-def _explanation(threshold: Threshold, indent: str) -> list[str]:
-    return textwrap.wrap(
-        f"{threshold.name} = {threshold.value}: {threshold.why}",
-        WIDTH,
-        initial_indent=f"{indent}# ",
-        subsequent_indent=f"{indent}#   ",
-        break_on_hyphens=False,
-    )
-
-
-def _blocks(lines: Iterable[str]) -> Iterator[list[str]]:
-    """A rule with all its lines, or one line that belongs to none."""
-    block: list[str] = []
-    depth = 0
-    for line in lines:
-        indent = len(line) - len(line.lstrip())
-        if block and (not line.strip() or indent <= depth):
-            yield block
-            block = []
-        if _RULE.match(line):
-            depth = indent
-            block = [line]
-        elif block:
-            block.append(line)
-        else:
-            yield [line]
-    if block:
-        yield block
+def _with_outer_labels(text: str, labels: Sequence[str]) -> str:
+    """The text with these labels before those that it groups and joins by."""
+    before = "".join(f"{label}, " for label in labels)
+    return _GROUPING.sub(lambda match: match[0] + before, text)
 
 
 def written() -> dict[Path, str]:
-    """Every written file with its text. Raises as :func:`load_thresholds` and :func:`render`."""
-    return {HERE / name: text for name, text in render(load_thresholds()).items()}
+    """Every written file with its text.
+
+    Raises:
+        ThresholdError: see :func:`load_thresholds`, :func:`load_values` and :func:`render`.
+    """
+    return {HERE / name: text for name, text in render(load_thresholds(), load_values()).items()}

@@ -200,11 +200,15 @@ def published() -> frozenset[str]:
     return frozenset(name for name in names if name.startswith(families.PREFIX))
 
 
+OPTIONAL = {"wattline_deployment_incident_info"}
+"""Published by exporters that record incidents; a message has no link to one otherwise."""
+
+
 def unknown_metrics(text: str) -> set[str]:
     """Names of series in a text that the exporter does not publish; ``wattline_gpu_*`` stands for all of a kind."""
     named = set(re.findall(r"(?<![\w:./-])wattline_[a-z0-9_]+(?![\w:])(?!\.\w)", text))
     families_of_histograms = {name.removesuffix("_bucket") for name in published() if name.endswith("_bucket")}
-    known = published() | families_of_histograms
+    known = published() | families_of_histograms | OPTIONAL
     return {
         name
         for name in named

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from alerts.build import load_values
 from tests.alerts.servers import ALERTS, RULES
 
 
@@ -36,10 +37,13 @@ def unique_by(node: Any) -> frozenset[str] | None:
         case "AggregateExpr" if node.modifier is None or str(node.modifier.type).endswith("By"):
             return frozenset(node.modifier.labels if node.modifier else ())
         case "VectorSelector" if ":" in (node.name or ""):
-            return frozenset(node.name.split(":")[0].split("_"))
+            return frozenset((*node.name.split(":")[0].split("_"), *load_values().outer_labels))
         case "Call" | "MatrixSelector" | "ParenExpr" | "UnaryExpr" | "SubqueryExpr":
             return unique_by(inner(node))
-        case "BinaryExpr" if str(node.op) != "or":
+        case "BinaryExpr" if str(node.op) == "or":
+            left, right = unique_by(node.lhs), unique_by(node.rhs)
+            return left if left == right else None
+        case "BinaryExpr":
             return unique_by(node.rhs if is_scalar(node.lhs) else node.lhs)
     return None
 
@@ -62,4 +66,4 @@ def is_scalar(node: Any) -> bool:
         return is_scalar(node.expr)
     if kind == "BinaryExpr":
         return is_scalar(node.lhs) and is_scalar(node.rhs)
-    return kind == "NumberLiteral"
+    return kind == "NumberLiteral" or (kind == "Call" and node.func.name == "time")

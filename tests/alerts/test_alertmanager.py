@@ -207,11 +207,18 @@ MESSAGE: dict[str, Any] = {
     "alerts": [
         {
             "status": "firing",
-            "labels": {"alertname": "GpuIdleWhileBusy", "severity": "critical", "deployment": "glm5"},
+            "labels": {
+                "alertname": "GpuIdleWhileBusy",
+                "severity": "critical",
+                "deployment": "glm5",
+                "cluster": "east",
+            },
             "annotations": {
                 "summary": "The GPUs of glm5 draw idle power while requests are held.",
-                "description": "glm5 held requests <b>&</b> drew 14.5% of the limit.",
-                "runbook_url": "https://example.com/GpuIdleWhileBusy.md",
+                "description": "glm5 is <b>&</b> idle while busy.\nHosts: a:1 for 4 min.",
+                "runbook_url": "https://example.com/GpuIdleWhileBusy",
+                "dashboard_url": "https://grafana/d/x?var-deployment=glm5",
+                "incident_url": "https://example.com/incidents/7",
             },
             "startsAt": "2026-01-02T03:04:05Z",
         },
@@ -221,7 +228,7 @@ MESSAGE: dict[str, Any] = {
             "annotations": {
                 "summary": "GPU 1 of a:1 is gone.",
                 "description": "GPU 1 was there.",
-                "runbook_url": "https://example.com/GpuLost.md",
+                "runbook_url": "https://example.com/GpuLost",
             },
             "startsAt": "2026-01-02T03:05:05Z",
         },
@@ -229,9 +236,9 @@ MESSAGE: dict[str, Any] = {
             "status": "resolved",
             "labels": {"alertname": "InferenceStalled", "severity": "critical", "deployment": "glm5"},
             "annotations": {
-                "summary": "Inference of glm5 holds requests and makes no token.",
+                "summary": "glm5 holds requests and makes no token.",
                 "description": "No token.",
-                "runbook_url": "https://example.com/InferenceStalled.md",
+                "runbook_url": "https://example.com/InferenceStalled",
             },
             "startsAt": "2026-01-02T02:00:00Z",
             "endsAt": "2026-01-02T02:30:00Z",
@@ -255,62 +262,72 @@ def test_a_message_reads_well(suite: str, tmp_path: Path) -> None:
         "[critical] The GPUs of glm5 draw idle power while requests are held. (and 1 more)"
     )
     assert rendered("wattline.text", MESSAGE, tmp_path, suite) == (
-        "GpuIdleWhileBusy (critical) since 2026-01-02 03:04 UTC\n"
-        "glm5 held requests <b>&</b> drew 14.5% of the limit.\n"
-        "What to do: https://example.com/GpuIdleWhileBusy.md\n"
+        "glm5 is <b>&</b> idle while busy.\nHosts: a:1 for 4 min.\n"
+        "GpuIdleWhileBusy (critical, cluster east), alert of 2026-01-02 03:04 UTC\n"
+        "Runbook: https://example.com/GpuIdleWhileBusy\n"
+        "Dashboard: https://grafana/d/x?var-deployment=glm5&from=1767321245000&to=now\n"
+        "Incident: https://example.com/incidents/7\n"
         "\n"
-        "GpuLost (critical) since 2026-01-02 03:05 UTC\n"
         "GPU 1 was there.\n"
-        "What to do: https://example.com/GpuLost.md\n"
+        "GpuLost (critical), alert of 2026-01-02 03:05 UTC\n"
+        "Runbook: https://example.com/GpuLost\n"
         "\n"
-        "InferenceStalled is no longer reported. From 2026-01-02 02:00 to 02:30 UTC it said: "
-        "Inference of glm5 holds requests and makes no token.\n"
-        "It is over, unless WattlineExporterDown has come in its place: then nothing is known."
+        "InferenceStalled is over. From 2026-01-02 02:00 to 02:30 UTC it said: glm5 holds requests and makes no token."
     )
-    assert rendered("wattline.link", MESSAGE, tmp_path, suite) == "https://example.com/GpuIdleWhileBusy.md"
+    assert rendered("wattline.link.dashboard", MESSAGE, tmp_path, suite) == (
+        "https://grafana/d/x?var-deployment=glm5&from=1767321245000&to=now"
+    )
+    assert rendered("wattline.link.incident", MESSAGE, tmp_path, suite) == "https://example.com/incidents/7"
+    assert rendered("wattline.link", MESSAGE, tmp_path, suite) == "https://example.com/GpuIdleWhileBusy"
     assert rendered("wattline.color", MESSAGE, tmp_path, suite) == "danger"
 
 
 @pytest.mark.parametrize("suite", SUITES)
-def test_a_resolution_reads_well(suite: str, tmp_path: Path) -> None:
+def test_a_resolution_speaks_of_its_own_alert(suite: str, tmp_path: Path) -> None:
     over = {**MESSAGE, "status": "resolved", "alerts": MESSAGE["alerts"][2:]}
-    assert rendered("wattline.title", over, tmp_path, suite) == (
-        "[no longer reported] Inference of glm5 holds requests and makes no token."
-    )
+    assert rendered("wattline.title", over, tmp_path, suite) == "[over] glm5 holds requests and makes no token."
     assert rendered("wattline.text", over, tmp_path, suite) == (
-        "InferenceStalled is no longer reported. From 2026-01-02 02:00 to 02:30 UTC it said: "
-        "Inference of glm5 holds requests and makes no token.\n"
-        "It is over, unless WattlineExporterDown has come in its place: then nothing is known."
+        "InferenceStalled is over. From 2026-01-02 02:00 to 02:30 UTC it said: glm5 holds requests and makes no token."
     )
     assert rendered("wattline.color", over, tmp_path, suite) == "good"
+    # The dashboard as it was then.
+    link = {**over["alerts"][0]["annotations"], "dashboard_url": "https://grafana/d/x?y=z"}
+    seen = {**over, "alerts": [{**over["alerts"][0], "annotations": link}]}
+    assert rendered("wattline.link.dashboard", seen, tmp_path, suite) == (
+        "https://grafana/d/x?y=z&from=1767317400000&to=1767321000000"
+    )
+    # A warning may end because nobody looks any more.
+    warning = {**over["alerts"][0], "labels": {"alertname": "PowerFractionLow", "severity": "warning"}}
+    assert rendered("wattline.title", {**over, "alerts": [warning]}, tmp_path, suite).startswith(
+        "[no longer reported] "
+    )
 
 
 @pytest.mark.parametrize("suite", SUITES)
-def test_a_resolution_tells_the_day_of_its_end_and_speaks_of_what_was(suite: str, tmp_path: Path) -> None:
-    """Two times without days read as three hours where it was 27, and "is gone" as if the GPU were still gone."""
+def test_a_resolution_tells_the_day_of_its_end(suite: str, tmp_path: Path) -> None:
+    """Two times without days read as three hours where it was 27."""
     gone = {**MESSAGE["alerts"][1], "status": "resolved"}
     gone |= {"startsAt": "2026-01-01T00:00:00Z", "endsAt": "2026-01-02T03:00:00Z"}
     over = {**MESSAGE, "status": "resolved", "alerts": [gone]}
-    assert rendered("wattline.title", over, tmp_path, suite) == "[no longer reported] GPU 1 of a:1 is gone."
-    assert rendered("wattline.text", over, tmp_path, suite).splitlines()[0] == (
-        "GpuLost is no longer reported. From 2026-01-01 00:00 to 2026-01-02 03:00 UTC it said: GPU 1 of a:1 is gone."
+    assert rendered("wattline.text", over, tmp_path, suite) == (
+        "GpuLost is over. From 2026-01-01 00:00 to 2026-01-02 03:00 UTC it said: GPU 1 of a:1 is gone."
     )
     html = rendered("wattline.email.html", over, tmp_path, suite, "html")
-    assert "GpuLost, from 2026-01-01 00:00 to 2026-01-02 03:00 UTC" in html
+    assert "GpuLost is over, from 2026-01-01 00:00 to 2026-01-02 03:00 UTC" in html
 
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_an_email_is_html_that_loads_nothing_and_trusts_no_label(suite: str, tmp_path: Path) -> None:
     html = rendered("wattline.email.html", MESSAGE, tmp_path, suite, "html")
-    assert "glm5 held requests &lt;b&gt;&amp;&lt;/b&gt; drew 14.5% of the limit." in html
+    assert "glm5 is &lt;b&gt;&amp;&lt;/b&gt; idle while busy.\nHosts: a:1 for 4 min." in html
     assert not re.search(r"<(img|script|link|iframe)|url\(|@import", html)
-    assert re.findall(r'href="([^"]+)"', html) == [
-        "https://example.com/GpuIdleWhileBusy.md",
-        "https://example.com/GpuLost.md",
+    assert [link.replace("&amp;", "&") for link in re.findall(r'href="([^"]+)"', html)] == [
+        "https://example.com/GpuIdleWhileBusy",
+        "https://grafana/d/x?var-deployment=glm5&from=1767321245000&to=now",
+        "https://example.com/incidents/7",
+        "https://example.com/GpuLost",
     ]
-    assert "No longer reported: Inference of glm5" in html
-    assert "from 2026-01-02 02:00 to 02:30 UTC" in html
-    assert "unless WattlineExporterDown has come in its place" in html
+    assert "InferenceStalled is over, from 2026-01-02 02:00 to 02:30 UTC" in html
 
 
 def test_templates_of_the_examples_exist() -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from alerts.build import load_thresholds, render
+from alerts.build import load_thresholds, load_values, render
 from tests.alerts.long_story import SECONDS
 from tests.alerts.servers import (
     ALERTS,
@@ -50,7 +50,7 @@ def bundle() -> dict[str, str]:
         name: replace(t, value=str(float(t.value) * SPEED)) if t.unit == "seconds_per_second" else t
         for name, t in load_thresholds().items()
     }
-    return {name: faster(text, SPEED) for name, text in render(thresholds).items()}
+    return {name: faster(text, SPEED) for name, text in render(thresholds, load_values()).items()}
 
 
 def begins(log: Path) -> list[tuple[str, datetime]]:
@@ -98,11 +98,9 @@ def test_pages_for_idle_while_busy_and_for_a_wedged_server_arrive_and_end_and_no
         number = [begun for begun, _ in phases].index(phase)
         assert phases[number][1] < datetime.fromisoformat(told[0]["startsAt"]) < phases[number + 1][1], "in its phase"
     idle = receiver.told("firing", alertname="GpuIdleWhileBusy")[0]["annotations"]["description"]
-    assert "Requests held there: 1024." in idle
-    assert re.search(r"Power there: [67]\d\d W, 14\.\d+% of the limit\.", idle)
-    assert re.search(r"Suspected cause: Not fed\. Utilisation \d(\.\d+)?%", idle)
+    assert re.search(r"Hosts: 127\.0\.0\.1:\d+ for \d+ min\.\nSuspected cause: not fed\.$", idle)
     stalled = receiver.told("firing", alertname="InferenceStalled")[0]["annotations"]["description"]
-    assert re.search(r"Suspected cause: Spinning\. Utilisation (9\d\.\d+|100)%", stalled)
+    assert stalled.endswith("Suspected cause: spinning.")
 
 
 def assert_healthy(server: Prometheus) -> None:

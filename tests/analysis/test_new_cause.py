@@ -30,7 +30,6 @@ RECORD = """
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from alerts.build import load_thresholds, render
 from dashboards import build as dashboards
 from tools.metrics_reference import reference
 from wattline.analysis.causes import Cause
@@ -51,7 +50,6 @@ print(json.dumps({
     "status": status.encode(told).decode(),
     "schema": json.dumps(status.schema()),
     "explain": "\\n".join(text.plain for text, _ in lines(timeline(snapshots), recording.header)),
-    "rules": render(load_thresholds())["wattline.rules.yml"],
     "dashboards": "".join(dashboards.encoded(name) for name in dashboards.DASHBOARDS),
     "reference": reference(),
 }))
@@ -85,7 +83,7 @@ def test_a_cause_that_is_added_is_known_everywhere(tmp_path: Path) -> None:
     (deployment,) = json.loads(told["status"])["deployments"]
     assert deployment["suspicions"][0]["title"] == "Windy day"
     assert deployment["suspicions"][0]["runbook"] == "InferenceStalled", "that of the state"
-    for name in ("schema", "rules", "reference"):
+    for name in ("schema", "reference"):
         assert "windy" in told[name], name
     assert "Windy day" in told["dashboards"]
     assert "Leaves on the roof." in told["dashboards"]
