@@ -18,7 +18,8 @@ from tests.traces.sglang import NVML
 from tests.traces.test_loads import ROWS
 from wattline.analysis.gpu import GpuTrack
 from wattline.analysis.plan import Plan
-from wattline.gpus.nvml import EARLY, ENERGY
+from wattline.gpus.nvml.questions import ENERGY
+from wattline.gpus.nvml.visit import EARLY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -102,7 +102,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         original: Any = Worker.run
         numbers = itertools.count()
 
-        async def run(worker: Worker, call: Callable[[], T]) -> Outcome[T]:
+        async def run(worker: Worker, call: Callable[[], T], *late: Callable[[], None]) -> Outcome[T]:
             number = next(numbers)
             self._at_work[number] = time.monotonic()
 
@@ -111,7 +111,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                     worker.pending.add_done_callback(lambda _: self._at_work.pop(number))
 
             self.call_soon(until_it_comes_back)
-            outcome: Outcome[T] = await original(worker, call)
+            outcome: Outcome[T] = await original(worker, call, *late)
             return outcome
 
         substitute: Any = run

@@ -1,4 +1,4 @@
-"""A thread for calls that may never come back."""
+"""Threads for calls that may never come back, and what watches over them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ import queue
 import threading
 import time
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
 
+AGAIN = 0.05
+"""Seconds after which a thread that waits for its turn looks whether it is still that turn."""
 TOGETHER = 0.01
 """Seconds. What comes back sooner is told together with what comes after it."""
 
@@ -30,29 +33,56 @@ class Outcome(Generic[T]):
 
 
 class Crew:
-    """One daemon thread for the calls of several workers, and one more for each call that does not come back.
+    """One daemon thread for the calls of several workers, one at a time, and a watchdog for those that hang.
+
+    A call that takes longer than ``patience`` while others wait is left behind: it keeps its thread, and the others
+    go on at a new one. If it comes back, it takes turns with them (:func:`take_turn`).
 
     To wake a thread costs more than most calls that it makes: what is due at the same moment is done by one of them.
 
     Args:
         name: of the threads, as a debugger or ``ps -L`` shows it.
-        patience: seconds. A call that takes longer keeps its thread for itself; the others go on at a new one.
+        patience: seconds that a call may hold up others.
+        late: seconds after which a call that has not come back is reported, once.
     """
 
-    def __init__(self, name: str, patience: float = math.inf) -> None:
+    def __init__(self, name: str, patience: float = math.inf, late: float = math.inf) -> None:
         self._name = name
         self._patience = patience
+        self._late = late
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._out: dict[asyncio.Future[None], _Call] = {}
+        """Calls that have not come back, the oldest first."""
         self._stint: _Stint | None = None
+        self._left_behind: set[_Stint] = set()
         self._watch: asyncio.TimerHandle | None = None
+        self.turn = _Turn()
+        """Whoever is left behind keeps it, and the others take a new one."""
+        self.waiting: set[_Stint] = set()
+        """Threads that wait for their turn."""
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a call has not come back that is late or was left behind."""
+        return bool(self._left_behind) or any(call.reported for call in self._out.values())
 
     def make(self, call: _Call) -> None:
         """Make a call when those before it have been made. To be asked on an event loop, always the same one."""
         if self._stint is None:
             self._begin()
+        self._out[call.pending] = call
         self._calls.put(call)
-        if self._watch is None and self._patience < math.inf:
-            self._watch = call.loop.call_later(self._patience, self._look, call.loop)
+        self._keep_watch(call.loop)
+
+    def others(self, stint: _Stint) -> bool:
+        """Whether another thread than this one's may be at work."""
+        return bool(self._left_behind - {stint}) or stint is not self._stint
+
+    async def quiet(self, seconds: float) -> bool:
+        """Wait until every call has come back; return whether that is so."""
+        if self._out:
+            await asyncio.wait(self._out, timeout=seconds)
+        return not self._out
 
     def retire(self) -> None:
         """End the thread once its calls have come back."""
@@ -61,65 +91,148 @@ class Crew:
         self._calls.put(None)
 
     def _begin(self) -> None:
-        self._stint = _Stint()
+        self._stint = _Stint(self)
         threading.Thread(target=self._work, args=(self._stint,), name=self._name, daemon=True).start()
 
+    # The watchdog, on the event loop.
+
+    def _keep_watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        period = min(self._patience, self._late)
+        if self._watch is None and self._out and period < math.inf:
+            self._watch = loop.call_later(period, self._look, loop)
+
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Leave a call behind that holds up others."""
+        """Report what is late, and leave a call behind that holds up others."""
         self._watch = None
-        stint = self._stint
-        if stint is None or self._idle(stint):
-            return
-        if stint.since is not None and time.monotonic() - stint.since >= self._patience:
-            self._begin()
-            self._tell(stint)
-        self._watch = loop.call_later(self._patience, self._look, loop)
+        now = time.monotonic()
+        for call in list(self._out.values()):
+            if now - call.asked_at >= self._late and not call.reported:
+                call.reported = True
+                call.is_late()
+        stint, turn = self._stint, self.turn
+        if stint is not None and turn.since is not None and now - turn.since >= self._patience:
+            self._tell(stint)  # What came back before.
+            if self.waiting or not self._calls.empty():
+                self.turn = _Turn()
+                if stint.turn is turn:
+                    self._left_behind.add(stint)
+                    self._begin()
+        self._keep_watch(loop)
 
-    def _idle(self, stint: _Stint) -> bool:
-        return stint.since is None and self._calls.empty()
-
-    def _work(self, stint: _Stint) -> None:
-        while stint is self._stint:
-            call = self._calls.get()
-            if call is None:
-                if stint is not self._stint:  # It was meant for the thread that has taken over.
-                    self._calls.put(None)
-                return
-            stint.since = time.monotonic()
-            call.make()
-            lasted, stint.since = time.monotonic() - stint.since, None
-            stint.done.append(call.pending)
-            if self._calls.empty() or lasted > TOGETHER or stint is not self._stint:
-                try:
-                    call.loop.call_soon_threadsafe(self._tell, stint)
-                except RuntimeError:  # The loop is closed: nobody waits any more.
-                    return
-
-    def _tell(self, stint: _Stint) -> None:
+    def _tell(self, stint: _Stint, *, ended: bool = False) -> None:
         while stint.done:
-            stint.done.popleft().set_result(None)
-        if self._watch is not None and self._stint is not None and self._idle(self._stint):
+            call = stint.done.popleft()
+            del self._out[call.pending]
+            call.pending.set_result(None)
+        if ended:
+            self._left_behind.discard(stint)
+        if self._watch is not None and not self._out:
             self._watch.cancel()
             self._watch = None
 
+    # On the threads.
 
-@dataclass(slots=True, eq=False)
+    def _work(self, stint: _Stint) -> None:
+        _here.stint = stint
+        while stint is self._stint:
+            call = self._calls.get()
+            if call is None:
+                return
+            stint.take_turn()
+            began = time.monotonic()
+            call.make()
+            stint.end_turn()
+            stint.done.append(call)
+            ended = stint is not self._stint
+            if self._calls.empty() or time.monotonic() - began > TOGETHER or ended:
+                try:
+                    call.loop.call_soon_threadsafe(self._tell_of, stint)
+                except RuntimeError:  # The loop is closed: nobody waits any more.
+                    return
+
+    def _tell_of(self, stint: _Stint) -> None:
+        self._tell(stint, ended=stint is not self._stint)
+
+
+class _Turn:
+    """Held by the one thread of a crew that is at work."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.since: float | None = None
+        """When it was taken, unless the others are to wait for its end."""
+
+
 class _Stint:
     """The time that one thread works for its crew. It is over when another one has taken over."""
 
-    since: float | None = None
-    """When the call began that is being made."""
-    done: deque[asyncio.Future[None]] = field(default_factory=deque)
-    """Of calls that have come back, to be told on the event loop."""
+    def __init__(self, crew: Crew) -> None:
+        self.crew = crew
+        self.done: deque[_Call] = deque()
+        """Calls that have come back, to be told on the event loop."""
+        self.turn: _Turn | None = None
+
+    def take_turn(self) -> None:
+        while self.turn is not self.crew.turn:
+            turn = self.crew.turn
+            if not turn.lock.acquire(blocking=False):
+                self.crew.waiting.add(self)
+                # The one whose turn it is may be left behind meanwhile: then there is another turn to take.
+                taken = turn.lock.acquire(timeout=AGAIN)
+                self.crew.waiting.discard(self)
+                if not taken:
+                    continue
+            self.end_turn()
+            self.turn, turn.since = turn, time.monotonic()
+
+    def end_turn(self) -> None:
+        if self.turn is not None:
+            self.turn.since = None
+            self.turn.lock.release()
+            self.turn = None
 
 
-@dataclass(frozen=True, slots=True)
+_here = threading.local()
+
+
+def take_turn() -> None:
+    """On a thread that its crew has left behind: wait until no other thread of the crew is at work."""
+    stint: _Stint | None = getattr(_here, "stint", None)
+    if stint is not None:
+        stint.take_turn()
+
+
+def alone() -> bool:
+    """Whether no other call of this thread's crew is on its way: one that was left behind may be."""
+    stint: _Stint | None = getattr(_here, "stint", None)
+    return stint is None or not stint.crew.others(stint)
+
+
+@contextmanager
+def unhurried() -> Iterator[None]:
+    """Let the crew wait for what is done now, however long it takes: nothing can be done before it."""
+    stint: _Stint | None = getattr(_here, "stint", None)
+    turn = stint.turn if stint is not None else None
+    if turn is None:
+        yield
+        return
+    turn.since = None
+    try:
+        yield
+    finally:
+        turn.since = time.monotonic()
+
+
+@dataclass(slots=True)
 class _Call:
     """A call on its way to a thread and back."""
 
     make: Callable[[], None]
     loop: asyncio.AbstractEventLoop
     pending: asyncio.Future[None]
+    is_late: Callable[[], None]
+    asked_at: float = field(default_factory=time.monotonic)
+    reported: bool = False
 
 
 class Worker:
@@ -143,8 +256,13 @@ class Worker:
         """Whether a call has not come back yet."""
         return self.pending is not None and not self.pending.done()
 
-    async def run(self, call: Callable[[], T]) -> Outcome[T]:
-        """Make a call on the thread; cancelling this leaves the call running and the worker busy."""
+    async def run(self, call: Callable[[], T], is_late: Callable[[], None] = lambda: None) -> Outcome[T]:
+        """Make a call on the thread; cancelling this leaves the call running and the worker busy.
+
+        Args:
+            call: what to do there.
+            is_late: called on the event loop when the call takes longer than the crew calls late.
+        """
         if self.busy:
             raise RuntimeError("a worker makes one call at a time")
         loop = asyncio.get_running_loop()
@@ -159,7 +277,7 @@ class Worker:
             outcomes.append(Outcome(value, error, time.perf_counter() - start))
 
         self.pending = loop.create_future()
-        self._crew.make(_Call(make, loop, self.pending))
+        self._crew.make(_Call(make, loop, self.pending, is_late))
         await asyncio.shield(self.pending)
         return outcomes[0]
 

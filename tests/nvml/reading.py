@@ -13,7 +13,9 @@ from wattline.gpus.reader import GpuReader, Intervals
 from wattline.gpus.source import GpuSource
 from wattline.readings import GpuActivity, GpuCondition, GpuIdentity, GpuSample, Reading
 
-FAST = Intervals(sample=0.02, activity=0.05, condition=0.05, discover=0.1, retry=0.02, retry_most=0.1, stuck=0.3)
+FAST = Intervals(
+    sample=0.02, activity=0.16, condition=0.05, discover=0.1, retry=0.02, retry_most=0.1, patience=0.1, stuck=0.4
+)
 NOWHERE = Path("/nonexistent")
 
 

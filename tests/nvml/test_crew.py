@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
-from wattline.worker import Crew, Worker
+from wattline.worker import Crew, Worker, take_turn, unhurried
 
 
 async def test_calls_that_come_back_share_one_thread() -> None:
@@ -39,6 +40,102 @@ async def test_a_call_that_hangs_holds_up_the_others_no_longer_than_patience() -
     released.set()
     assert (await hung).value is True
     crew.retire()
+
+
+async def test_what_came_back_before_a_hang_is_told_though_nobody_waits_behind_it() -> None:
+    crew, released = Crew("crew", patience=0.02), threading.Event()
+    before = asyncio.ensure_future(Worker("before", crew).run(lambda: "before"))
+    hung = asyncio.ensure_future(Worker("hanging", crew).run(released.wait))
+    async with asyncio.timeout(20):
+        assert (await before).value == "before"
+    released.set()
+    await hung
+    crew.retire()
+
+
+async def test_a_call_that_comes_back_waits_for_its_turn_and_one_that_hangs_in_it_is_left_behind_again() -> None:
+    crew = Crew("crew", patience=0.05)
+    first, second, inside = threading.Event(), threading.Event(), threading.Event()
+
+    def hang_twice() -> str:
+        first.wait()
+        take_turn()
+        inside.set()
+        second.wait()
+        return "came back twice"
+
+    async with asyncio.timeout(20):
+        hung = asyncio.ensure_future(Worker("hanging", crew).run(hang_twice))
+        await asyncio.sleep(0)
+        assert (await Worker("other", crew).run(lambda: 1)).value == 1
+        first.set()
+        await asyncio.to_thread(inside.wait)
+        assert (await Worker("other", crew).run(lambda: 2)).value == 2
+        second.set()
+        assert (await hung).value == "came back twice"
+        assert await crew.quiet(20)
+    crew.retire()
+
+
+async def test_nobody_is_at_work_beside_a_call_that_has_come_back() -> None:
+    crew, released = Crew("crew", patience=0.02), threading.Event()
+    at_work, counts = set[str](), list[int]()
+
+    def work(name: str) -> None:
+        for _ in range(50):
+            take_turn()
+            at_work.add(name)
+            counts.append(len(at_work))
+            at_work.discard(name)
+
+    def hang() -> None:
+        released.wait()
+        work("late")
+
+    async with asyncio.timeout(20):
+        hung = asyncio.ensure_future(Worker("hanging", crew).run(hang))
+        await asyncio.sleep(0)
+        await Worker("0", crew).run(released.set)
+        for number in range(20):
+            await Worker(str(number), crew).run(lambda: work("others"))
+        await hung
+    assert set(counts) == {1}
+    crew.retire()
+
+
+async def test_the_others_wait_for_what_must_come_before_them() -> None:
+    crew, released = Crew("a patient crew", patience=0.02), threading.Event()
+
+    def must_come_first() -> bool:
+        with unhurried():
+            return released.wait()
+
+    looks = Worker("looks", crew)
+    opening = asyncio.ensure_future(Worker("opening", crew).run(must_come_first))
+    await asyncio.sleep(0)
+    other = asyncio.ensure_future(looks.run(lambda: 1))
+    await asyncio.sleep(0.1)
+    assert not other.done()
+    assert threads_of("a patient crew") == 1
+    released.set()
+    assert (await opening).value
+    assert (await other).value == 1
+    crew.retire()
+
+
+async def test_a_late_call_is_reported_once() -> None:
+    crew, released, late = Crew("crew", patience=0.01, late=0.02), threading.Event(), list[str]()
+    hung = asyncio.ensure_future(Worker("hanging", crew).run(released.wait, lambda: late.append("late")))
+    await asyncio.sleep(0)
+    for _ in range(10):
+        await Worker("other", crew).run(lambda: time.sleep(0.01))
+    assert late == ["late"]
+    assert crew.hangs
+    released.set()
+    await hung
+    assert await crew.quiet(20)
+    assert not crew.hangs
+    crew.retire()  # type: ignore[unreachable]
 
 
 def threads_of(name: str) -> int:

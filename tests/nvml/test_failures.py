@@ -9,8 +9,7 @@ import pytest
 
 from tests.nvml.reading import NOWHERE, Clock
 from tests.nvml.standin import StandIn, bus_id, h200, uuid
-from wattline.gpus import nvml
-from wattline.gpus.nvml import NvmlSource
+from wattline.gpus.nvml import NvmlSource, calls
 from wattline.gpus.source import GpuLostError, SourceError
 from wattline.readings import ReadingError
 
@@ -35,6 +34,24 @@ def test_what_is_not_supported_is_told_once_and_not_asked_again(
     assert first.errors == (ReadingError("power", kind),)
     assert [sample.errors for sample in later] == [()] * 4
     assert standin.count("nvmlDeviceGetPowerUsage", gpu=0) == 1
+
+
+def test_what_is_not_supported_is_asked_again_after_ten_minutes(standin: StandIn) -> None:
+    # A driver that has just been loaded may say so for some seconds.
+    clock = Clock()
+    source = NvmlSource(clock=clock, inventory=NOWHERE)
+    source.discover()
+    standin.say("0 nvmlDeviceGetPowerUsage error=3", "0 gpm.5 error=3")
+    for seconds, power, metric in ((0, 1, 1), (500, 1, 1), (600, 2, 2), (1199, 2, 2)):
+        clock.now = 12.5 + seconds
+        assert source.sample(uuid(0)).power_watts is None
+        source.activity(uuid(0))
+        assert standin.count("nvmlDeviceGetPowerUsage", gpu=0) == power
+        assert standin.count("gpm.5", gpu=0) == metric
+    standin.forget()
+    clock.now += 100
+    assert source.sample(uuid(0)).power_watts == pytest.approx(122.631)
+    assert source.activity(uuid(0)).tensor_active_ratio is not None
 
 
 def test_what_is_not_supported_is_asked_again_after_reopening_but_not_told_again(
@@ -66,7 +83,7 @@ def test_codes_without_a_name_are_one_kind_and_their_numbers_are_in_the_log(
     source: NvmlSource, standin: StandIn, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Each kind is a series that stays: a driver that answers garbage for codes would fill Prometheus.
-    monkeypatch.setattr(nvml, "_told", set())
+    monkeypatch.setattr(calls, "_told", set())
     standin.say("0 nvmlDeviceGetPowerUsage value=" + ",".join(f"E{code}" for code in range(500, 540)))
     kinds = {error.kind for _ in range(40) for error in source.sample(uuid(0)).errors}
     assert kinds == {"unknown_code"}
@@ -87,7 +104,7 @@ def test_a_counter_that_needs_a_right_is_absent_and_the_rest_is_there(source: Nv
         assert activity.sm_active_ratio is None
         assert activity.errors == (ReadingError("gpm", "no_permission"),)
         assert activity.pcie_transmit_bytes_per_second == 680_000, "by the other call"
-    assert standin.count("nvmlGpmSampleGet", gpu=0) == 2, "a right may be granted later"
+    assert standin.count("nvmlGpmSampleGet", gpu=0) == 3, "at the listing, and again: a right may be granted later"
 
 
 def test_one_gpm_metric_that_is_not_supported_is_left_out_from_then_on(source: NvmlSource, standin: StandIn) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.nvml.reading import NOWHERE
 from tests.nvml.standin import StandIn, h200, uuid
-from wattline.gpus import nvml
 from wattline.gpus.nvml import NvmlSource
 from wattline.gpus.source import GpuLostError, SourceError
 
@@ -139,27 +136,6 @@ def test_after_closing_nothing_is_asked(standin: StandIn) -> None:
     assert standin.counts() == before
 
 
-def test_the_library_stays_open_until_the_last_call_has_come_back(standin: StandIn) -> None:
-    source = NvmlSource(inventory=NOWHERE)
-    source.discover()
-    standin.say("0 nvmlDeviceGetPowerUsage hang=1")
-    before = standin.count("nvmlDeviceGetPowerUsage", gpu=0)
-    thread = threading.Thread(target=source.sample, args=(uuid(0),), daemon=True)
-    thread.start()
-    while standin.count("nvmlDeviceGetPowerUsage", gpu=0) == before:
-        thread.join(0.001)
-    source.close()
-    assert standin.count("nvmlShutdown") == 0
-    with pytest.raises(SourceError) as failed:
-        source.discover()
-    assert failed.value.kind == "busy"
-    standin.say("0 nvmlDeviceGetPowerUsage hang=0")
-    thread.join(20)
-    assert standin.count("nvmlShutdown") == 1
-    assert standin.count("shutdown while inside") == 0
-    assert len(source.discover()) == 2
-
-
 def test_it_is_opened_anew_when_the_gpus_of_the_host_have_changed(standin: StandIn, tmp_path: Path) -> None:
     # NVML lists the GPUs that were there when it was opened; one that a rescan of the bus finds is not among them.
     inventory = tmp_path / "gpus"
@@ -175,96 +151,3 @@ def test_it_is_opened_anew_when_the_gpus_of_the_host_have_changed(standin: Stand
     assert standin.count("init succeeded") == 2
     assert standin.count("nvmlShutdown") == 1
     assert source.sample(uuid(2)).power_watts is not None
-
-
-def test_readings_wait_while_it_is_opened_anew_instead_of_missing_their_gpu(standin: StandIn, tmp_path: Path) -> None:
-    inventory = tmp_path / "gpus"
-    inventory.mkdir()
-    source = NvmlSource(inventory=inventory)
-    source.discover()
-    (inventory / "0000:07:00.0").mkdir()
-    standin.say("- nvmlDeviceGetCount hang=1")
-    listing = threading.Thread(target=source.discover, daemon=True)
-    before = standin.count("nvmlDeviceGetCount")
-    listing.start()
-    while standin.count("nvmlDeviceGetCount") == before:
-        listing.join(0.001)
-    watts: list[float | None] = []
-    sampling = threading.Thread(target=lambda: watts.append(source.sample(uuid(0)).power_watts), daemon=True)
-    sampling.start()
-    standin.say("- nvmlDeviceGetCount hang=0")
-    listing.join(20)
-    sampling.join(20)
-    assert watts == [pytest.approx(122.631)]
-
-
-def test_calls_for_several_gpus_wait_for_each_other(standin: StandIn) -> None:
-    # The library of driver 580 has crashed processes that were inside with several threads, whatever is said of it.
-    standin.say(*h200(8).splitlines(), "* nvmlDeviceGetPowerUsage delay_us=3000", "* nvmlGpm* delay_us=1000")
-    source = NvmlSource(inventory=NOWHERE)
-    source.discover()
-    visits = [visit for visit in (source.sample, source.activity, source.condition) for _ in range(8)]
-    with ThreadPoolExecutor(24) as pool:
-        list(pool.map(lambda visit, gpu: visit(uuid(gpu)), visits, [*range(8)] * 3))
-    assert standin.count("calls at once") == 0
-
-
-def test_the_slow_pcie_call_is_not_waited_for(standin: StandIn) -> None:
-    # It sleeps in the library: with eight GPUs it would hold up everything for a third of a second.
-    standin.say("* nvmlGpmQueryDeviceSupport value=0", "* nvmlDeviceGetPcieThroughput.* hang=1")
-    source = NvmlSource(inventory=NOWHERE)
-    source.discover()
-    thread = threading.Thread(target=source.activity, args=(uuid(0),), daemon=True)
-    thread.start()
-    while not standin.count("nvmlDeviceGetPcieThroughput.0"):
-        thread.join(0.001)
-    lock = nvml.TURN._lock
-    assert source.sample(uuid(0)).power_watts is not None
-    assert nvml.TURN._lock is lock, "nobody had to be left behind"
-    standin.say("* nvmlDeviceGetPcieThroughput.* hang=0")
-    thread.join(20)
-
-
-def test_who_has_the_turn_need_not_wait_for_it_again() -> None:
-    turn = nvml._Turn(patience=60.0)
-    with turn.kept():
-        assert turn.take() is None
-    again = turn.take()
-    assert again is not None
-    again.release()
-
-
-def test_who_was_left_behind_waits_for_the_turn_like_everybody_else() -> None:
-    turn = nvml._Turn(patience=0.01)
-    with turn.kept(), ThreadPoolExecutor(1) as pool:
-        other = pool.submit(turn.take).result()
-        assert other is not None
-        other.release()
-        mine = turn.take()
-        assert mine is other
-        mine.release()
-
-
-def test_a_thread_that_hangs_in_the_driver_is_left_behind_by_the_others(standin: StandIn) -> None:
-    source = NvmlSource(inventory=NOWHERE)
-    source.discover()
-    standin.say("0 nvmlDeviceGetUtilizationRates hang=1")
-    thread = threading.Thread(target=source.sample, args=(uuid(0),), daemon=True)
-    thread.start()
-    while not standin.count("nvmlDeviceGetUtilizationRates", gpu=0):
-        thread.join(0.001)
-    with ThreadPoolExecutor(3) as pool:
-        samples = list(pool.map(source.sample, [uuid(1)] * 3))
-    assert all(sample.power_watts is not None and sample.errors == () for sample in samples)
-    standin.say("0 nvmlDeviceGetUtilizationRates hang=0")
-    thread.join(20)
-    assert source.sample(uuid(0)).power_watts is not None
-
-
-def test_gpus_that_are_visited_at_once_do_not_share_what_is_allocated_for_them(standin: StandIn) -> None:
-    standin.say(*h200(8).splitlines(), "- nvmlGpmSampleAlloc delay_us=2000")
-    source = NvmlSource(inventory=NOWHERE)
-    source.discover()
-    with ThreadPoolExecutor(8) as pool:
-        activities = list(pool.map(source.activity, [uuid(gpu) for gpu in range(8)]))
-    assert [activity.errors for activity in activities] == [()] * 8

@@ -16,7 +16,7 @@ from tests.nvml.reading import FAST, NOWHERE, Collector, reading
 from tests.nvml.standin import StandIn, bus_id, h200, uuid
 from wattline.gpus.nvml import NvmlSource
 from wattline.gpus.reader import GpuReader, Intervals
-from wattline.readings import GpuActivity, GpuSample, Reading
+from wattline.readings import GpuActivity, GpuCondition, GpuIdentity, GpuSample, Reading
 
 A, B, C = uuid(0), uuid(1), uuid(2)
 
@@ -80,7 +80,7 @@ async def test_one_gpu_that_hangs_for_ever_holds_up_nothing_else(standin: StandI
         standin.say("0 nvmlDevice* hang=1")
         await seen.until(lambda: not seen.is_up(A))
         await seen.rounds(50, B)
-        assert len(_threads()) <= threads + 2, "a call that does not come back keeps its thread"
+        assert len(_threads()) <= threads + 2, "one more for each call that hangs: a reading, and perhaps a listing"
         assert seen.is_up(B)
         assert seen.is_up("nvml")
         assert seen.health(A).reason == "timeout"
@@ -106,7 +106,6 @@ async def test_it_stops_at_once_though_a_call_never_comes_back(standin: StandIn)
             await seen.reader.stop()
         assert standin.count("nvmlShutdown") == 0, "the library is not pulled away from under a call"
     standin.say("0 nvmlDeviceGetPowerUsage hang=0")
-    await asyncio.to_thread(_wait, lambda: standin.count("nvmlShutdown") == 1)
 
 
 async def test_it_stops_at_once_though_the_library_cannot_even_be_opened(standin: StandIn) -> None:
@@ -144,14 +143,67 @@ async def test_a_hang_while_opening_again_is_told_and_ends_when_the_driver_answe
         await seen.until(lambda: seen.is_up("nvml") and seen.is_up(A) and seen.is_up(B))
 
 
-async def test_a_slow_pcie_call_does_not_slow_down_samples(standin: StandIn) -> None:
-    standin.say("* nvmlGpmQueryDeviceSupport value=0", "* nvmlDeviceGetPcieThroughput.* delay_us=200000")
-    async with reading() as seen:
-        await seen.until(lambda: bool(seen.activities(A)))
-        first = seen.activities(A)[0]
-        assert first.pcie_transmit_bytes_per_second == 680_000
-        meanwhile = [s for s in seen.samples(A) if s.t < first.t + 0.4]
-        assert len(meanwhile) > 5, "two calls of 0.2 s have room for twenty samples of 0.02 s"
+async def test_no_slow_pcie_call_comes_between_the_samples_of_one_second(standin: StandIn) -> None:
+    # It sleeps in the library, 20 ms a direction: all GPUs are sampled before the first of them is asked for traffic.
+    standin.say(*h200(8).splitlines(), "* nvmlGpmQueryDeviceSupport value=0")
+    standin.say("* nvmlDeviceGetPcieThroughput.* delay_us=20000")
+    once = Intervals(sample=3600, activity=3600, condition=3600, discover=3600)
+    async with reading(intervals=once) as seen:
+        await seen.until(lambda: all(seen.activities(uuid(gpu)) for gpu in range(8)))
+    kinds = [type(r) for r in seen.readings if not isinstance(r, GpuIdentity)]
+    assert kinds == [*[GpuCondition] * 8, *[GpuSample] * 8, *[GpuActivity] * 8]
+
+
+async def test_calls_take_turns_also_after_one_has_come_back_late(standin: StandIn) -> None:
+    # The library of driver 580 has crashed processes that were inside with several threads.
+    standin.say(*h200(8).splitlines(), "* nvmlDevice* delay_us=300", "* nvmlGpm* delay_us=300")
+    async with reading(intervals=replace(FAST, sample=0.1, activity=0.2, condition=0.3)) as seen:
+        await seen.rounds(2, B)
+        for _ in range(3):
+            standin.say("0 nvmlDeviceGetPowerUsage hang=1")
+            await seen.until(lambda: seen.reader._crew.hangs)
+            await seen.rounds(1, B)
+            samples = len(seen.samples(A))
+            inside = standin.count("calls at once")
+            standin.say("0 nvmlDeviceGetPowerUsage hang=0")
+            await seen.until(lambda: len(seen.samples(A)) > samples)  # noqa: B023 - awaited in this round
+            # Others were inside beside the call that hung; when it has come back, nobody is beside anybody.
+            await seen.until(lambda: not seen.reader._crew.hangs)
+            inside = standin.count("calls at once")
+            await seen.rounds(3, A)
+            assert standin.count("calls at once") == inside
+
+
+async def test_readings_wait_while_the_library_is_opened_anew(standin: StandIn, tmp_path: Path) -> None:
+    inventory = tmp_path / "gpus"
+    inventory.mkdir()
+    async with reading(NvmlSource(inventory=inventory)) as seen:
+        await seen.rounds(2, A)
+        threads = len(_threads())
+        standin.say("- nvmlInit delay_us=300000")  # More than any call may hold up others.
+        (inventory / "0000:07:00.0").mkdir()
+        await seen.until(lambda: standin.count("init succeeded") == 2)
+        await seen.rounds(2, A)
+        assert len(_threads()) == threads, "nobody was left behind"
+        assert seen.health(A).errors == {}
+    assert standin.count("stale handle") == 0
+
+
+async def test_the_library_is_not_opened_anew_while_a_call_hangs(standin: StandIn, tmp_path: Path) -> None:
+    inventory = tmp_path / "gpus"
+    inventory.mkdir()
+    async with reading(NvmlSource(inventory=inventory)) as seen:
+        await seen.rounds(1, A)
+        standin.say("0 nvmlDeviceGetPowerUsage hang=1")
+        await seen.until(lambda: not seen.is_up(A))
+        (inventory / "0000:07:00.0").mkdir()
+        standin.say("1 nvmlDeviceGetTemperature* error=15")  # A loss makes the GPUs be listed although a call hangs.
+        await seen.until(lambda: seen.health(B).errors.get("gpu_is_lost", 0) >= 2)
+        assert standin.count("nvmlShutdown") == 0
+        standin.forget()
+        await seen.until(lambda: standin.count("init succeeded") == 2)
+        await seen.until(lambda: seen.is_up(A) and seen.is_up(B))
+    assert standin.count("shutdown while inside") == standin.count("stale handle") == 0
 
 
 async def test_a_lost_gpu_stays_listed_as_not_up_and_the_others_go_on(standin: StandIn) -> None:
@@ -273,7 +325,7 @@ async def test_a_gpu_that_was_taken_out_is_forgotten_and_new_when_it_is_put_back
         await seen.until(lambda: seen.is_up(B))
         assert seen.health(B).errors.get("not_supported") == 1, "it is met as if for the first time"
         assert "gpu_not_found" not in seen.health(B).errors
-        assert len(asyncio.all_tasks()) == tasks + 2, "nothing had been left of it"
+        assert len(asyncio.all_tasks()) == tasks + 1, "nothing had been left of it"
 
 
 @pytest.mark.parametrize(
@@ -512,7 +564,7 @@ async def test_nothing_is_left_behind_after_stopping(standin: StandIn) -> None:
     async with reading() as seen:
         await seen.until(lambda: bool(seen.activities(A) and seen.activities(B)))
         ours = _threads() - before
-        assert len(ours) == 3, "one thread to list, one for readings, one for activities, however many GPUs there are"
+        assert len(ours) == 1, "however many GPUs there are"
     await asyncio.to_thread(_wait, lambda: not ours & _threads())
     assert standin.count("init succeeded") == standin.count("nvmlShutdown") == 1
 
@@ -540,7 +592,7 @@ def test_a_process_ends_though_a_call_never_comes_back(
         from wattline.gpus.reader import GpuReader, Intervals
 
         async def main():
-            reader = GpuReader(NvmlSource(), lambda _: None, intervals=Intervals(stuck=0.2))
+            reader = GpuReader(NvmlSource(), lambda _: None, intervals=Intervals(patience=0.1, stuck=0.2))
             await reader.start()
             while "timeout" not in {health.reason for health in reader.health(0)}:
                 await asyncio.sleep(0.01)

@@ -9,9 +9,8 @@ import pytest
 
 from tests.nvml.reading import NOWHERE, Clock
 from tests.nvml.standin import StandIn, bus_id, h200, uuid
-from wattline.gpus import nvml
-from wattline.gpus.nvml import NvmlSource
-from wattline.gpus.nvml_names import reason_names
+from wattline.gpus.nvml import NvmlSource, calls, questions
+from wattline.gpus.nvml.names import reason_names
 from wattline.readings import GpuProcess
 
 
@@ -94,13 +93,16 @@ def test_a_gpm_metric_that_is_not_a_number_is_absent(source: NvmlSource, standin
 
 def test_without_gpm_pcie_comes_from_the_slow_call_in_kilobytes(source: NvmlSource, standin: StandIn) -> None:
     standin.say("0 nvmlGpmQueryDeviceSupport value=0")
+    source.close()
+    source.discover()
+    asked = standin.count("nvmlGpmQueryDeviceSupport", gpu=0)
     activity = source.activity(uuid(0))
     assert activity.pcie_transmit_bytes_per_second == 680_000
     assert activity.pcie_receive_bytes_per_second == 559_000
     assert activity.sm_active_ratio is None
     assert [(e.reading, e.kind) for e in activity.errors] == [("gpm", "not_supported")]
     source.activity(uuid(0))
-    assert standin.count("nvmlGpmQueryDeviceSupport", gpu=0) == 1
+    assert standin.count("nvmlGpmQueryDeviceSupport", gpu=0) == asked + 1
 
 
 def test_with_gpm_the_slow_pcie_call_is_not_made(source: NvmlSource, standin: StandIn) -> None:
@@ -202,7 +204,7 @@ def test_the_buffer_of_power_samples_is_read_with_one_call(source: NvmlSource, s
 def test_a_buffer_that_is_larger_than_expected_is_read_whole(
     source: NvmlSource, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nvml, "SAMPLES_ROOM", 1)
+    monkeypatch.setattr(calls, "SAMPLES_ROOM", 1)
     standin.say("0 nvmlDeviceGetSamples.0 value=1000:70000,2000:80000 type=1")
     assert source.sample(uuid(0)).power_samples_watts == (70.0, 80.0)
 
@@ -218,7 +220,7 @@ def test_a_buffer_that_is_larger_than_expected_is_read_whole(
     ],
 )
 def test_the_dearer_energy_is_the_less_often_it_is_read(seconds: float, gpus: int, every: float) -> None:
-    assert nvml.energy_every(seconds, gpus) == every
+    assert questions.energy_every(seconds, gpus) == every
 
 
 def test_what_energy_costs_is_measured(standin: StandIn, clock: Clock) -> None:

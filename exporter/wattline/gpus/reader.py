@@ -28,8 +28,6 @@ log = logging.getLogger("wattline.gpus")
 
 STOP_CALLS_SECONDS = 0.8
 STOP_CLOSE_SECONDS = 0.4
-PATIENCE = 0.5
-"""Seconds that a call may hold up those for other GPUs."""
 MOST_DOUBLINGS = 16
 LASTING = UNSUPPORTED | {"no_permission", "malformed"}
 """Kinds of errors that say something about the GPU and its driver, and not about one moment."""
@@ -49,6 +47,8 @@ class Intervals:
     retry: float = 1.0
     """After a failure of the source or the loss of a GPU; doubled each time, up to ``retry_most``."""
     retry_most: float = 60.0
+    patience: float = 0.5
+    """Seconds that a call may hold up those for other GPUs."""
     stuck: float = 5.0
     """A call that takes longer is stuck: what it reads is not up, and it is left alone."""
     forget: float = 3600.0
@@ -66,12 +66,9 @@ class _Gpu:
 
     uuid: str
     ledger: Ledger
-    readings: Worker
-    """For samples and conditions."""
-    activities: Worker
-    """For activities, which take 20 ms and more."""
+    worker: Worker
     readable: asyncio.Event = field(default_factory=asyncio.Event)
-    tasks: tuple[asyncio.Task[None], ...] = ()
+    task: asyncio.Task[None] | None = None
     unlisted_since: float | None = None
     """On the event loop's clock. Since then every listing was whole, and it was in none."""
     limit_watts: float | None = None
@@ -96,8 +93,8 @@ class _Visit:
 class GpuReader:
     """Reads a source and hands over what it reads.
 
-    One thread reads samples and conditions of all GPUs, one their activities, one lists GPUs. A call that hangs keeps
-    its thread, and another one takes over: it holds up no other GPU, not the event loop, not the end of the process.
+    One thread makes all calls. One that hangs keeps it, and another thread takes over: it holds up no other GPU, not
+    the event loop, not the end of the process.
     Nothing but this schedule calls the source, however many there are who look at the results.
 
     Args:
@@ -127,15 +124,13 @@ class GpuReader:
         self._gpus: dict[str, _Gpu] = {}
         self._listed: tuple[GpuIdentity, ...] = ()
         self._opened = False
-        self._stuck: set[Worker] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopped = False
         self._surprises: set[tuple[str, type[Exception]]] = set()
         self._started_at = 0.0
         self._trouble = asyncio.Event()
-        self._lister = Worker(f"{source.name} lister")
-        self._readings = Crew("GPU readings", PATIENCE)
-        self._activities = Crew("GPU activities", PATIENCE)
+        self._crew = Crew(source.name, self._intervals.patience, self._intervals.stuck)
+        self._lister = Worker("lister", self._crew)
 
     async def start(self) -> None:
         """Begin to read; returns at once. Needs a running event loop, and is called once."""
@@ -154,15 +149,12 @@ class GpuReader:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._quiet(STOP_CALLS_SECONDS)
-        if not self._lister.busy:
+        # Not pulled away from under a call: the end of the process closes it as well.
+        if await self._crew.quiet(STOP_CALLS_SECONDS):
             with suppress(TimeoutError):
                 async with asyncio.timeout(STOP_CLOSE_SECONDS):
                     await self._lister.run(self._source.close)
-        for worker in self._workers():
-            worker.retire()
-        self._readings.retire()
-        self._activities.retire()
+        self._crew.retire()
 
     @property
     def identities(self) -> tuple[GpuIdentity, ...]:
@@ -189,7 +181,7 @@ class GpuReader:
         while True:
             self._trouble.clear()
             # Listing asks every GPU, and would get stuck where a reading is: not without need.
-            if troubled or not self._stuck:
+            if troubled or not self._crew.hangs:
                 await self._list()
             try:
                 async with asyncio.timeout(self._intervals.discover):
@@ -202,7 +194,8 @@ class GpuReader:
 
     async def _list(self) -> None:
         """List the GPUs; open the source anew when it has failed or no GPU is left, so that no reading is disturbed."""
-        if not any(gpu.readable.is_set() for gpu in self._gpus.values()) and await self._quiet(self._intervals.stuck):
+        readable = any(gpu.readable.is_set() for gpu in self._gpus.values())
+        if not readable and await self._crew.quiet(self._intervals.stuck):
             await self._call(self._ledger, self._lister, self._source.close, "closing the source")
         outcome = await self._call(self._ledger, self._lister, self._source.discover, "listing the GPUs")
         if outcome.error is not None:
@@ -237,9 +230,8 @@ class GpuReader:
     def _forget(self, gpu: _Gpu, why: str) -> None:
         log.info("GPU %s is forgotten: %s", gpu.uuid, why)
         del self._gpus[gpu.uuid]
-        for task in gpu.tasks:
-            task.cancel()
-        self._stuck -= {gpu.readings, gpu.activities}
+        if gpu.task is not None:
+            gpu.task.cancel()
         self._source.forget(gpu.uuid)
 
     def _not_listed(self, error: Exception) -> None:
@@ -258,17 +250,15 @@ class GpuReader:
         """Read a GPU from now on."""
         gpu = self._gpus.get(uuid)
         if gpu is None:
-            ledger = Ledger(uuid, noun="GPU")
-            gpu = _Gpu(uuid, ledger, Worker(uuid, self._readings), Worker(uuid, self._activities))
-            self._gpus[uuid] = gpu
-            # Conditions before samples: the limit tells which power is plausible.
-            condition = _Visit("condition", partial(self._source.condition, uuid))
-            sample = _Visit("sample", partial(self._source.sample, uuid))
-            activity = _Visit("activity", partial(self._source.activity, uuid))
-            gpu.tasks = (
-                self._spawn(self._read(gpu, gpu.readings, (condition, sample))),
-                self._spawn(self._read(gpu, gpu.activities, (activity,))),
+            gpu = self._gpus[uuid] = _Gpu(uuid, Ledger(uuid, noun="GPU"), Worker(uuid, self._crew))
+            # Conditions before samples: the limit tells which power is plausible. Activities last: they may take 40 ms,
+            # and no GPU's comes before the others' samples.
+            visits = (
+                _Visit("condition", partial(self._source.condition, uuid)),
+                _Visit("sample", partial(self._source.sample, uuid)),
+                _Visit("activity", partial(self._source.activity, uuid)),
             )
+            gpu.task = self._spawn(self._read(gpu, visits))
         gpu.unlisted_since = None
         if not gpu.readable.is_set():
             gpu.energy = gpu.doubted = None
@@ -291,8 +281,8 @@ class GpuReader:
 
     # Reading.
 
-    async def _read(self, gpu: _Gpu, worker: Worker, visits: tuple[_Visit, ...]) -> None:
-        """Make the visits that share a thread, each when it is due."""
+    async def _read(self, gpu: _Gpu, visits: tuple[_Visit, ...]) -> None:
+        """Make the visits of one GPU, each when it is due."""
         loop = asyncio.get_running_loop()
         while True:
             await gpu.readable.wait()
@@ -301,7 +291,7 @@ class GpuReader:
                 await asyncio.sleep(wait)
                 if not gpu.readable.is_set():
                     continue
-            outcome = await self._call(gpu.ledger, worker, visit.call, f"reading its {visit.name}")
+            outcome = await self._call(gpu.ledger, gpu.worker, visit.call, f"reading its {visit.name}")
             # On a common grid, so that all GPUs are read at the same moments; what was missed is left out.
             interval: float = getattr(self._intervals, visit.name)
             rounds = math.floor((loop.time() - self._started_at) / interval) + 1
@@ -317,7 +307,7 @@ class GpuReader:
                     self._trouble.set()
                 case Exception() as error:
                     kind = self._surprise(visit.name, error)
-                    tell = gpu.ledger.failed if worker is gpu.readings else gpu.ledger.complain
+                    tell = gpu.ledger.complain if visit.name == "activity" else gpu.ledger.failed
                     tell(kind, f"{visit.name}: {error!r}")
 
     def _take(self, gpu: _Gpu, visit: str, reading: GpuReading) -> None:
@@ -350,30 +340,14 @@ class GpuReader:
         return checked
 
     async def _call(self, ledger: Ledger, worker: Worker, call: Callable[[], T], what: str) -> Outcome[T]:
-        late = asyncio.get_running_loop().call_later(self._intervals.stuck, self._is_late, ledger, worker, what)
-        try:
-            outcome = await worker.run(call)
-        finally:
-            late.cancel()
-        self._stuck.discard(worker)
+        outcome = await worker.run(call, partial(self._is_late, ledger, worker, what))
         self._on_read(ledger.source, outcome.seconds)
         return outcome
 
     def _is_late(self, ledger: Ledger, worker: Worker, what: str) -> None:
-        self._stuck.add(worker)
         detail = f"{what} has not come back from the driver for {self._intervals.stuck:g} s"
-        needed = (worker is self._lister and not self._opened) or any(g.readings is worker for g in self._gpus.values())
-        (ledger.failed if needed else ledger.complain)("timeout", detail)
-
-    async def _quiet(self, seconds: float) -> bool:
-        """Wait until no thread is inside the driver; return whether that is so."""
-        pending = [worker.pending for worker in self._workers() if worker.pending and worker.busy]
-        if pending:
-            await asyncio.wait(pending, timeout=seconds)
-        return not any(worker.busy for worker in self._workers())
-
-    def _workers(self) -> list[Worker]:
-        return [self._lister, *(w for gpu in self._gpus.values() for w in (gpu.readings, gpu.activities))]
+        costs_nothing = worker is self._lister and self._opened
+        (ledger.complain if costs_nothing else ledger.failed)("timeout", detail)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
