@@ -9,7 +9,7 @@ import pytest
 
 from wattline.analysis.causes import Cause, Suspicion
 from wattline.analysis.plan import DeploymentPlan, Plan
-from wattline.analysis.snapshot import DeploymentView, EngineView, GpuMeans, GpuView, Snapshot, State
+from wattline.analysis.snapshot import DeploymentView, EngineView, GpuMeans, GpuView, Pending, Snapshot, State
 from wattline.check.render import plain
 from wattline.check.report import Watched, report
 from wattline.check.watch import at_once, run, shortened
@@ -39,6 +39,14 @@ def test_the_last_reading_and_the_mean_of_the_window_are_two_numbers() -> None:
     assert (gpu.utilization_ratio, gpu.utilization_mean_ratio) == (1.0, 0.5)
     assert (deployment.power_watts, deployment.power_mean_watts) == (139.0, 268.0)
     assert "268 W" in plain(told), "the table stands beside a verdict over the window"
+
+
+def test_what_is_coming_is_printed() -> None:
+    text = plain(
+        report([snapshot(1.0, replace(HEALTHY, pending=Pending(State.LOW_POWER, 12.0), flops_ratio=0.5))], PLAN)
+    )
+    assert "  Coming: Low power, if this goes on: its signs have been there for 12s.\n" in text
+    assert "50 % of the compute peak" in text
 
 
 def test_an_idle_gpu_is_not_held_back() -> None:

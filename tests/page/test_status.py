@@ -15,7 +15,7 @@ import pytest
 
 from wattline import __version__
 from wattline.analysis.causes import Cause, Suspicion
-from wattline.analysis.snapshot import GpuMeans, GpuView, Snapshot, State
+from wattline.analysis.snapshot import GpuMeans, GpuView, Pending, Snapshot, State
 from wattline.publish.history import History
 from wattline.publish.shape import LONGEST_TEXT
 from wattline.publish.status import build, encode, schema
@@ -126,6 +126,24 @@ def test_the_summary_says_what_is_held_and_what_is_drawn(state: State, words: st
 )
 def test_the_summary_names_only_what_is_known(changes: dict[str, Any], words: str) -> None:
     assert told(with_deployment(**changes))["deployments"][0]["summary"] == words
+
+
+def test_what_is_coming_and_since_when_are_told() -> None:
+    (d,) = told(with_deployment(pending=Pending(State.STALLED, 12.0), state_since=1.7e9, bandwidth_ratio=0.62))[
+        "deployments"
+    ]
+    assert d["pending"] == {"state": "stalled", "title": "Stalled", "seconds": 12.0}
+    assert (d["state_since"], d["bandwidth_ratio"]) == (1.7e9, 0.62)
+    assert not {"pending", "state_since", "flops_ratio"} & set(told(with_deployment())["deployments"][0])
+
+
+def test_an_engine_that_sleeps_and_one_that_waits_for_its_peer_say_so() -> None:
+    whole = snapshot(State.WORKING)
+    (view,) = whole.engines
+    assert view.reading is not None
+    reading = replace(view.reading, asleep=True, waiting_for_peer=3.0)
+    (engine,) = told(replace(whole, engines=(replace(view, reading=reading),)))["engines"]
+    assert (engine["asleep"], engine["waiting_for_peer_requests"]) == (True, 3.0)
 
 
 def test_a_gpu_that_does_not_answer_has_its_identity_only() -> None:

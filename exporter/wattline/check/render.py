@@ -290,6 +290,10 @@ def _engine(engine: Engine) -> str:
     what = " ".join(w for w in (engine.kind, engine.version) if w)
     who = ", ".join(w for w in (what, engine.model) if w)
     words = [_count(engine.running_requests, "running"), _count(engine.queued_requests, "queued")]
+    if engine.waiting_for_peer_requests:
+        words.append(_count(engine.waiting_for_peer_requests, "of them waiting for the peer"))
+    if engine.asleep:
+        words.append("asleep")
     if engine.kv_cache_usage_ratio is not None:
         words.append(f"KV cache {_whole_percent(engine.kv_cache_usage_ratio)} full")
     if engine.scheduler_idle_ratio is not None:
@@ -305,16 +309,12 @@ def _deployment(deployment: Deployment) -> Iterator[Line]:
     yield _line(f"{deployment.reason}.", 2)
     if tokens := _tokens(deployment):
         yield _line(tokens, 2)
-    for suspicion in deployment.suspicions:
-        # Where nothing is wrong, what limits the power is worth a word and no alarm.
-        weight = suspicion.cause.record.weight
-        serious = weight == "finding" or (weight == "explains" and deployment.state.bad)
+    if deployment.pending is not None:
+        coming = deployment.pending
         yield _line(
-            f"{'Suspected cause' if serious else 'Note'}: {suspicion.title}", 2, style="bold" if serious else ""
+            f"Coming: {coming.title}, if this goes on: its signs have been there for {_time(coming.seconds)}.", 2
         )
-        yield _line(f"{sentence(suspicion.evidence)}.", 4)
-    if not deployment.suspicions and deployment.state.bad:
-        yield _line("No cause is suspected: nothing that can be seen from here explains it.", 2)
+    yield from _suspicions(deployment)
     if deployment.headroom is not None:
         yield _line(_headroom(deployment, deployment.headroom), 2)
     if deployment.next_steps or deployment.runbooks:
@@ -329,11 +329,26 @@ def _deployment(deployment: Deployment) -> Iterator[Line]:
             yield _line(words, 4)
 
 
+def _suspicions(deployment: Deployment) -> Iterator[Line]:
+    for suspicion in deployment.suspicions:
+        # Where nothing is wrong, what limits the power is worth a word and no alarm.
+        weight = suspicion.cause.record.weight
+        serious = weight == "finding" or (weight == "explains" and deployment.state.bad)
+        yield _line(
+            f"{'Suspected cause' if serious else 'Note'}: {suspicion.title}", 2, style="bold" if serious else ""
+        )
+        yield _line(f"{sentence(suspicion.evidence)}.", 4)
+    if not deployment.suspicions and deployment.state.bad:
+        yield _line("No cause is suspected: nothing that can be seen from here explains it.", 2)
+
+
 def _tokens(deployment: Deployment) -> str:
     rates, per_watt = deployment.tokens_per_second, deployment.tokens_per_watt
     words = [f"{rates[kind]:,.0f} {what} tokens/s" for kind, what in TOKENS.items() if kind in rates]
     if "generation" in per_watt:
         words.append(f"{per_watt['generation']:.3g} generated tokens per joule")
+    if deployment.flops_ratio is not None:
+        words.append(f"{_whole_percent(deployment.flops_ratio)} of the compute peak")
     return ", ".join(words)
 
 

@@ -109,7 +109,11 @@ class Engine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     version: str | None = None
     running_requests: Annotated[float | None, says("Run now.")] = None
     queued_requests: Annotated[float | None, says("Wait now.")] = None
+    waiting_for_peer_requests: Annotated[
+        float | None, says("Queued requests that wait for the other role of a disaggregated deployment.")
+    ] = None
     work_requests: Annotated[float | None, says("Requests it holds now, by the best signal.")] = None
+    asleep: Annotated[bool | None, says("Whether it was put to sleep: it keeps requests and works on none.")] = None
     kv_cache_usage_ratio: Annotated[float | None, says("Share of the KV cache in use.")] = None
     scheduler_idle_ratio: Annotated[float | None, says("By the engine's own account, over the window.")] = None
     prompt_tokens_total: Annotated[float | None, says("Across restarts of the engine.")] = None
@@ -143,6 +147,7 @@ class Deployment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     summary: Annotated[str, says("What is held and what the GPUs draw, in one sentence.")]
     reason: Annotated[str, says("Why it is in this state, with numbers.")]
     seconds_in_state: Annotated[float, says("On the clock of the readings, which may run faster in a demo.")]
+    state_since: Annotated[float | None, says("When this state began, in Unix seconds; absent in a replay.")] = None
     pending: Annotated[Pending | None, says("What is coming; left out when nothing is.")] = None
     watched_seconds: Annotated[float, says("How long it has been watched, up to a window.")]
     bandwidth_ratio: Annotated[float | None, says("Memory traffic over what the memory can carry.")] = None
@@ -320,6 +325,8 @@ def engine(view: EngineView) -> Engine:
         version=_told(reading.version) if reading else None,
         running_requests=finite(reading.running) if reading and up else None,
         queued_requests=finite(reading.queued) if reading and up else None,
+        waiting_for_peer_requests=finite(reading.waiting_for_peer) if reading and up else None,
+        asleep=reading.asleep if reading and up else None,
         kv_cache_usage_ratio=finite(reading.kv_cache_usage_ratio) if reading and up else None,
     )
 
@@ -334,6 +341,7 @@ def deployment(view: DeploymentView, snapshot: Snapshot) -> dict[str, Any]:
         "summary": clean(summary(view)),
         "reason": clean(sentence(view.reason)),
         "seconds_in_state": max(0.0, snapshot.t - view.since),
+        "state_since": finite(view.state_since),
         "pending": Pending(
             state=view.pending.state, title=view.pending.state.record.title, seconds=view.pending.seconds
         )

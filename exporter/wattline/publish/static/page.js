@@ -258,6 +258,9 @@ function figures(deployment, engines) {
       of(d.joules_per_token.generation, (v) => `${significant(v)}${GAP}J a token`)],
     ["Requests held", d.work_requests, number,
       known(running) && known(queued) ? `${number(running)} run, ${number(queued)} wait` : ""],
+    ...(known(d.bandwidth_ratio)
+      ? [["Memory bandwidth", d.bandwidth_ratio, wholePercent, of(d.flops_ratio, (v) => `compute ${wholePercent(v)} of the peak`)]]
+      : []),
   ];
 }
 
@@ -317,6 +320,10 @@ function deploymentCard(deployment, index, status) {
         deployment.reason === deployment.summary
           ? null
           : h("p", { class: "reason" }, h("span", { class: "quiet" }, "Why: "), deployment.reason, "."),
+        deployment.pending
+          ? h("p", { class: "pending" }, h("span", { class: "quiet" }, "Coming: "), deployment.pending.title,
+              `, if this goes on: its signs have been there for ${duration(deployment.pending.seconds)}.`)
+          : null,
         deployment.runbook ? h("p", {}, runbook(deployment.runbook, "What to do about it")) : null)),
     h("dl", { class: "figures" }, figures(deployment, engines).map(([name, value, format, note]) =>
       h("div", {}, h("dt", {}, name), h("dd", {}, h("span", { class: "value" }, shown(value, format)),
@@ -426,14 +433,16 @@ function gpuTable(gpus, owner, lookback) {
 function engineTable(engines, owner) {
   return table(`Engines of ${owner}`, engines, [
     ["Engine", (e) => e.name, "head"],
-    ["Scraped", (e) => (e.up ? h("span", { class: "good" }, "✓ up") : h("span", { class: "bad" }, `✕ ${(e.error ?? "down").replaceAll("_", " ")}`)), "first"],
+    ["Scraped", (e) => (e.up ? h("span", { class: "good" }, e.asleep ? "✓ up, asleep" : "✓ up") : h("span", { class: "bad" }, `✕ ${(e.error ?? "down").replaceAll("_", " ")}`)), "first"],
     ["Kind", (e) => given(e.kind, (kind) => [kind, e.version].filter(Boolean).join(" ")), "long"],
     ["Model", (e) => e.model, "long"],
     ["Run", (e) => given(e.running_requests, number), "n"],
     ["Wait", (e) => given(e.queued_requests, number), "n"],
+    ["Wait for peer", (e) => given(e.waiting_for_peer_requests, number), "n"],
     ["KV cache", (e) => given(e.kv_cache_usage_ratio, wholePercent), "n"],
     ["Scheduler idle", (e) => given(e.scheduler_idle_ratio, wholePercent), "n"],
     ["Prompt tokens", (e) => given(e.prompt_tokens_total, number), "n"],
+    ["Cached prompt tokens", (e) => given(e.cached_prompt_tokens_total, number), "n"],
     ["Generated tokens", (e) => given(e.generation_tokens_total, number), "n"],
   ]);
 }
