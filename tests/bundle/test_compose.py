@@ -77,6 +77,38 @@ def test_the_demo_runs_at_the_speed_of_the_rules(both: dict[str, Any]) -> None:
     assert "DEMO_SPEED" not in used_variables()
 
 
+def rules_of(bundle: dict[str, Any], folder: Path) -> str:
+    """The alert rules as Prometheus finds them: its entry point is run as it stands, but for the paths."""
+    prometheus = services(bundle)["prometheus"]
+    shell, flags, script, name = prometheus["entrypoint"]
+    script = script.replace("$$", "$").replace("/etc/wattline/alerts-source", str(ROOT / "alerts"))
+    script = script.replace("/etc/wattline/alerts", str(folder)).replace("exec prometheus", "echo prometheus")
+    environment = {"PATH": "/usr/bin:/bin", **prometheus["environment"]}
+    done = subprocess.run(
+        [shell, flags, script, name, "--a b"], check=True, text=True, capture_output=True, env=environment
+    )
+    assert done.stdout == "prometheus --a b\n", "it is started with its flags"
+    return "".join(path.read_text() for path in sorted(folder.glob("*.rules.yml")))
+
+
+def test_the_links_of_messages_lead_where_people_reach_the_servers(docker_compose: str, tmp_path: Path) -> None:
+    rules = rules_of(config(docker_compose), tmp_path)
+    assert rules == "".join(path.read_text() for path in sorted((ROOT / "alerts").glob("*.rules.yml")))
+    rules = rules_of(config(docker_compose, variables={"WATTLINE_PORT": "1", "GRAFANA_PORT": "2"}), tmp_path)
+    assert "http://localhost:1/runbooks/GpuLost" in rules
+    assert "http://localhost:2/d/wattline-deployment?" in rules
+    variables = {
+        "WATTLINE_URL": "https://w.example",
+        "GRAFANA_URL": "https://g.example",
+        "INCIDENTS_URL": "http://{{ .Labels.instance }}/incidents",
+    }
+    rules = rules_of(config(docker_compose, variables=variables), tmp_path)
+    assert "localhost" not in rules
+    assert "https://w.example/runbooks/GpuLost" in rules
+    assert "https://g.example/d/wattline-deployment?" in rules
+    assert "http://{{ .Labels.instance }}/incidents/{{ .Labels.incident }}" in rules
+
+
 def test_only_the_exporter_on_gpus_asks_for_a_gpu_and_nobody_waits_for_it(both: dict[str, Any]) -> None:
     asking = {name for name, service in services(both).items() if service.get("deploy", {}).get("resources")}
     assert asking == {"exporter"}

@@ -37,6 +37,7 @@ def test_prometheus_takes_its_configuration_with_all_rules(suite: str, tmp_path:
 
 def test_prometheus_scrapes_the_exporter_under_the_name_that_alerts_and_dashboards_expect() -> None:
     jobs = {job["job_name"]: job for job in PROMETHEUS["scrape_configs"]}
+    assert jobs["wattline"]["honor_labels"] is True, "a label of a target must not rename the exporter's"
     assert jobs["wattline"]["static_configs"] == [{"targets": ["exporter:10087"]}]
     assert PROMETHEUS["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"] == ["alertmanager:9093"]
     assert set(jobs) == {"wattline", "prometheus", "alertmanager"}

@@ -144,7 +144,8 @@ class TestScraping:
         targets = {r["targetLabel"]: r.get("replacement", r.get("sourceLabels")) for r in endpoint["relabelings"]}
         assert targets == {"job": "wattline", "instance": ["__meta_kubernetes_pod_node_name"]}
         jobs = re.findall(r'job="([^"]*)"', "".join(p.read_text() for p in CHART.glob("files/rules/*")))
-        assert set(jobs) <= {"wattline"}
+        assert set(jobs) <= {"wattline", "alertmanager"}
+        assert endpoint["honorLabels"] is True, "a label of the target must not rename the exporter's"
 
     def test_it_reaches_the_port_of_the_pod_by_name(self) -> None:
         (endpoint,) = the("PodMonitor", render(values("small")))["spec"]["podMetricsEndpoints"]
@@ -169,6 +170,19 @@ class TestCopies:
         assert len(originals) == 2
         assert rules == originals
         assert "{{ $labels.deployment }}" in json.dumps(rules)
+
+    def test_links_of_messages_lead_where_the_values_say(self) -> None:
+        """A release is for many people: localhost opens for the one who forwards a port."""
+        links = {name: f"https://{name}.example" for name in ("runbooks", "dashboards", "incidents")}
+        rule = {"enabled": True, "links": links}
+        rules = json.dumps([m["spec"] for m in render(prometheusRule=rule) if m["kind"] == "PrometheusRule"])
+        assert "localhost" not in rules
+        for address in (
+            "https://runbooks.example/GpuLost",
+            "https://dashboards.example/wattline-deployment?",
+            "https://incidents.example/{{ .Labels.incident }}",
+        ):
+            assert address in rules
 
     def test_dashboards_arrive_as_they_are(self) -> None:
         maps = [m for m in render(values("small")) if "dashboard" in m["metadata"]["name"]]

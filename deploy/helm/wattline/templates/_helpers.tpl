@@ -71,6 +71,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "wattline.endpoint" -}}
 port: metrics
 path: /metrics
+honorLabels: true
 interval: {{ .monitor.interval }}
 scrapeTimeout: {{ .monitor.scrapeTimeout }}
 {{- if .tls }}
