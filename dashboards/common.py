@@ -8,45 +8,60 @@ from grafana_foundation_sdk.builders import dashboard, prometheus, timeseries
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import dashboard as d
 
-from dashboards.numbers import SIGN_OF_LIFE, alert_names
+from dashboards.numbers import OUTER, SIGN_OF_LIFE, alert_names
 from dashboards.palette import FAULT, NEUTRAL, REQUESTS_QUEUED, REQUESTS_RUNNING, STATE_COLOURS, TOKENS
 from dashboards.panels import DATASOURCE, NO_DATA, PLUGIN_VERSION, dashed, fixed, graph, over_time, properties
 from wattline.analysis.causes import THROTTLE_REASONS
 from wattline.analysis.snapshot import State
 
 TAG = "wattline"
+WATTLINE = "wattline"
+"""Hidden variable: where a browser reaches an exporter, for its runbooks."""
+ADDRESS = "http://localhost:10087"
+"""Of the exporter of the bundle. Whoever opens Grafana from elsewhere names another one."""
 FLEET, DEPLOYMENT, GPU = "wattline-fleet", "wattline-deployment", "wattline-gpu"
 """The uids of the three dashboards: links rely on them, so they never change."""
 BOARDS = {FLEET: "Fleet", DEPLOYMENT: "Deployment", GPU: "GPU"}
 """Their names."""
 
-BY_DEPLOYMENT = 'deployment=~"$deployment", instance=~"$node"'
+_AROUND = "".join(f', {label}=~"${label}"' for label in OUTER)
+BY_DEPLOYMENT = f'deployment=~"$deployment", instance=~"$node"{_AROUND}'
 """Selector for everything that carries a deployment."""
-UNASSIGNED = 'deployment="", instance=~"$node"'
+UNASSIGNED = f'deployment="", instance=~"$node"{_AROUND}'
 """Selector for the GPUs that serve no deployment."""
-OF_ONE = 'deployment="$deployment", instance=~"$node"'
+OF_ONE = f'deployment="$deployment", instance=~"$node"{_AROUND}'
 """Selector where just one deployment is picked."""
 OF_ONES_GPUS = OF_ONE + ', uuid=~"$gpu"'
 """Selector for the GPUs of that one deployment."""
 OF_GPU = 'uuid="$gpu"'
 """Selector where just one GPU is picked: its UUID says it all, also when it moved to another deployment."""
-OF_EXPORTER = 'instance=~"$node"'
+OF_EXPORTER = f'instance=~"$node"{_AROUND}'
 """Selector for what an exporter tells of itself."""
+OF_ENGINE = 'deployment="$deployment"' + _AROUND.replace(', namespace=~"$namespace"', "")
+"""Selector for what Prometheus scrapes from the engines themselves: its targets are labelled with the deployment, and
+may be in another namespace than the exporter."""
 OF_TARGET = f'job="wattline", {OF_EXPORTER}'
 """Selector for what Prometheus tells of the exporters that it scrapes."""
 
 WASTE = "|".join(state for state in State if state.record.waste)
-EACH = "deployment"
+EACH = ", ".join((*OUTER, "deployment"))
 """The labels that a deployment is known by."""
-HOST = "job, instance"
+HOST = ", ".join((*OUTER, "job", "instance"))
 """The labels that an exporter, and with it a host, is known by."""
-SAME = f"{HOST}, {EACH}"
+NODE = ", ".join((*OUTER, "instance"))
+"""The labels that an alert about a host carries."""
+SAME = f"{HOST}, deployment"
 """The labels that one deployment on one host is known by."""
 ALL = ""
 """No labels: one number over everything that is selected."""
 REMEMBERED = "1d"
 """For so long is known what an exporter told before it fell silent."""
 ALERTS = 'alertstate="firing", alertname=~"' + "|".join(alert_names()) + '"'
+
+
+def on_any_node(selector: str) -> str:
+    """Return a selector without the node: alerts about a deployment over several hosts carry none."""
+    return selector.replace(', instance=~"$node"', "")
 
 
 def _codes(selector: str) -> str:
@@ -56,9 +71,9 @@ def _codes(selector: str) -> str:
     )
 
 
-def state_code(selector: str) -> str:
+def state_code(selector: str, by: str = EACH) -> str:
     """Return PromQL for the state of each deployment as a number; over several hosts, the one that matters most."""
-    return f"max by ({EACH}) ({_codes(selector)})"
+    return f"max by ({by}) ({_codes(selector)})"
 
 
 def blind(selector: str) -> str:
@@ -70,6 +85,16 @@ def blind(selector: str) -> str:
 def state_now(selector: str, by: str = EACH) -> str:
     """Return PromQL as :func:`state_code`, for one moment: a host that fell silent has the number of “No data”."""
     return f"max by ({by}) ({_codes(selector)} or ({NO_DATA} + 0 * {blind(selector)}))"
+
+
+def seconds_in_state(selector: str, by: str = EACH) -> str:
+    """Return PromQL for how long each deployment has been in the state that :func:`state_now` answers."""
+    known = f"wattline_deployment_state_since_timestamp_seconds{{{selector}}}"
+    # The last sample of a silent one, to the minute.
+    seen = f"max_over_time(timestamp(wattline_deployment_gpus{{{selector}}})[{REMEMBERED}:1m])"
+    begun = f"max by ({SAME}) ({known} or {seen} and on ({SAME}) {blind(selector)})"
+    matters = f"{state_now(selector, SAME)} == on ({by}) group_left () {state_now(selector, by)}"
+    return f"time() - min by ({by}) ({begun} and on ({SAME}) ({matters}))"
 
 
 def none_while_blind(number: str, selector: str) -> str:
@@ -148,11 +173,11 @@ def few_rates(rate: str, which: str = "topk") -> str:
     return few(rate % "[$__rate_interval]", rate % "[$__range] @ end()", which)
 
 
-def states_over_time(selector: str) -> str:
-    """Return PromQL for the states of the deployments that were longest in one that is not well."""
+def states_over_time(selector: str, by: str = EACH) -> str:
+    """Return PromQL for the states of the deployments, or nodes, that were longest in one that is not well."""
     bad = "|".join(state for state in State if state.record.rank >= State.UNKNOWN.record.rank)
     series = f'wattline_deployment_state{{{selector}, state=~"{bad}"}}'
-    return few(state_code(selector), f"sum by (deployment) (avg_over_time({series}[$__range] @ end()))")
+    return few(state_code(selector, by), f"sum by ({by}) (avg_over_time({series}[$__range] @ end()))")
 
 
 def power_shares(selector: str) -> str:
@@ -164,21 +189,54 @@ def power_shares(selector: str) -> str:
 
 def firing(by: str, deployments: str, alerts: str) -> str:
     """Return PromQL for the number of firing alerts: 0 only where the rules are seen to be alive."""
-    alive = f'on () ALERTS{{alertname="{SIGN_OF_LIFE}"}}'
+    return f"count by ({by}) (ALERTS{{{alerts}}}) or {no_alert(deployments, by)}"
+
+
+def no_alert(deployments: str, by: str) -> str:
+    """Return PromQL for the number of alerts where none fires: 0 only where the rules are seen to be alive."""
     known = f"max by ({by}) (wattline_deployment_state{{{deployments}}})"
-    return f"count by ({by}) (ALERTS{{{alerts}}}) or (0 * {known} and {alive})"
+    return f'(0 * {known} and on () ALERTS{{alertname="{SIGN_OF_LIFE}"}})'
 
 
-def to_deployment(name: str) -> str:
-    """Return the address of a deployment's dashboard. ``name`` is a Grafana expression for the deployment's name."""
+def alerts_here() -> str:
+    """Return PromQL for the alerts that fire about the one deployment, and about the nodes that it is known on."""
+    known = f"last_over_time(wattline_deployment_gpus{{{OF_ONE}}}[{REMEMBERED}])"
+    about_nodes = f'ALERTS{{{ALERTS}, deployment="", {OF_EXPORTER}}} and on ({NODE}) {known}'
+    return f'ALERTS{{{ALERTS}, deployment="$deployment"{_AROUND}}} or ({about_nodes})'
+
+
+AROUND = tuple(f"${{{name}:queryparam}}" for name in ("datasource", *OUTER))
+"""What every address keeps."""
+
+
+def runbook_of(alert: str) -> str:
+    """Return the address of the runbook of an alert. ``alert`` is a Grafana expression for its name."""
+    return f"${{{WATTLINE}}}/runbooks/${{{alert}:percentencode}}"
+
+
+def with_around(expr: str) -> str:
+    """Return PromQL with a label ``around`` more: the outer labels, empty or not, as they stand in an address."""
+    values = "&".join(f"var-{label}=${number}" for number, label in enumerate(OUTER, 1))
+    joined = f'label_join({expr}, "around", "/", {", ".join(map(repr, OUTER))})'.replace("'", '"')
+    return f'label_replace({joined}, "around", "{values}", "around", "{"/".join(["(.*)"] * len(OUTER))}")'
+
+
+def to_deployment(name: str, around: str | None = None) -> str:
+    """Return the address of a deployment's dashboard.
+
+    Args:
+        name: Grafana expression for the deployment's name.
+        around: Grafana expression for what :func:`with_around` wrote; without it, what is picked is kept.
+    """
     picked = f"var-deployment=${{{name}:percentencode}}"
-    return _address(DEPLOYMENT, "${datasource:queryparam}", picked, "${node:queryparam}", "${__url_time_range}")
+    kept = AROUND if around is None else ("${datasource:queryparam}", f"${{{around}:raw}}")
+    return _address(DEPLOYMENT, *kept, picked, "${node:queryparam}", "${__url_time_range}")
 
 
 def to_gpu(uuid: str) -> str:
     """Return the address of a GPU's dashboard. ``uuid`` is a Grafana expression for the GPU's UUID."""
     picked = ("var-deployment=$__all", "var-node=$__all", f"var-gpu=${{{uuid}:percentencode}}")
-    return _address(GPU, "${datasource:queryparam}", *picked, "${__url_time_range}")
+    return _address(GPU, *AROUND, *picked, "${__url_time_range}")
 
 
 # --- Variables -------------------------------------------------------------------------------------------------------
@@ -211,7 +269,7 @@ def variables(*, one_deployment: bool = False, gpu: str | None = None) -> list[B
     deployment = _query(
         "deployment",
         "Deployment",
-        "label_values(wattline_deployment_state, deployment)",
+        f"label_values(wattline_deployment_state{{{_AROUND.removeprefix(', ')}}}, deployment)",
         "A set of engines and the GPUs that serve them.",
     )
     if not one_deployment:
@@ -221,22 +279,32 @@ def variables(*, one_deployment: bool = False, gpu: str | None = None) -> list[B
         _query(
             "node",
             "Node",
-            "label_values(wattline_source_up, instance)"
+            f"label_values(wattline_source_up{{{_AROUND.removeprefix(', ')}}}, instance)"
             if not one_deployment
-            else 'label_values(wattline_deployment_state{deployment=~"$deployment"}, instance)',
+            else f'label_values(wattline_deployment_state{{deployment="$deployment"{_AROUND}}}, instance)',
             "The exporter's address, one for each host.",
         )
         .multi(True)
         .include_all(True)
         .all_value(".+")
     )
-    listed: list[Builder[d.VariableModel]] = [_data_source(), deployment, node]
+    address = dashboard.ConstantVariable(WATTLINE).label("Wattline").value(ADDRESS)
+    around = [
+        _query(
+            label, label.capitalize(), f"label_values(wattline_deployment_state, {label})", "Around the deployments."
+        )
+        .multi(True)
+        .include_all(True)
+        .all_value(".*")
+        for label in OUTER
+    ]
+    listed: list[Builder[d.VariableModel]] = [_data_source(), *around, deployment, node, address]
     if gpu:
         picked = _query(
             "gpu",
             "GPU",
             'query_result(label_join(max by (gpu, instance, uuid) (wattline_gpu_info{deployment=~"$deployment", '
-            'instance=~"$node"}), "pick", " GPU ", "instance", "gpu"))',
+            f'{OF_EXPORTER}}}), "pick", " GPU ", "instance", "gpu"))',
             "Host and NVML index; the UUID stands behind it.",
         ).regex('/pick="(?<text>[^"]+)".*uuid="(?<value>[^"]+)"/')
         if gpu == "many":
@@ -287,8 +355,7 @@ class Scope:
 def of_deployments(selector: str) -> Scope:
     """Return the scope of the deployments and nodes that a selector picks."""
     # An alert over several hosts has no instance: only the deployment picks alerts.
-    deployment = selector.split(",", maxsplit=1)[0]
-    return Scope(f"ALERTS{{{ALERTS}, {deployment}}}", selector)
+    return Scope(f"ALERTS{{{ALERTS}, {on_any_node(selector)}}}", selector)
 
 
 def of_one_gpu() -> Scope:
@@ -300,12 +367,24 @@ def of_one_gpu() -> Scope:
     by_labels += [
         f'ALERTS{{{ALERTS}, uuid="", {selector}}} and on ({labels}) {known}'
         for selector, labels in (
-            ('deployment!="", instance=""', "deployment"),
-            ('deployment!="", instance!=""', "deployment, instance"),
-            ('deployment="", instance!=""', "instance"),
+            ('deployment!="", instance=""', EACH),
+            ('deployment!="", instance!=""', f"{NODE}, deployment"),
+            ('deployment="", instance!=""', NODE),
         )
     ]
     return Scope(" or ".join(by_labels), only=f" and on ({SAME}) {gpu}")
+
+
+class _AtItsValue(Builder[d.AnnotationQuery]):
+    """An annotation that stands at the moment which its value tells, in milliseconds: the SDK has no word for it."""
+
+    def __init__(self, annotation: dashboard.AnnotationQuery) -> None:
+        self._annotation = annotation
+
+    def build(self) -> d.AnnotationQuery:
+        built = self._annotation.build()
+        built.use_value_for_time = True
+        return built
 
 
 def _annotations(scope: Scope, unshaded: list[int]) -> list[Builder[d.AnnotationQuery]]:
@@ -322,24 +401,24 @@ def _annotations(scope: Scope, unshaded: list[int]) -> list[Builder[d.Annotation
         .tag_keys("alertname,severity")
         .filter(dashboard.AnnotationPanelFilter().exclude(True).ids(unshaded))
     )
-    # The state now, unless it was the same one step ago; and only where there was one then, so that a restart of
-    # Prometheus is no change of state. Grafana asks once a minute at most, and some releases for 100 moments only: over
-    # longer times a step is longer, and whoever looked back a minute would miss what lies between.
-    states = f"wattline_deployment_state{{{scope.selector}}}"
-    before = f"{states} offset $__interval == 1"
+    # The value is the onset: the mark stands at that second, however far apart the moments are that Grafana asks for.
+    bad = "|".join(state for state in State if state.record.rank >= State.UNKNOWN.record.rank)
+    matchers = ", ".join(filter(None, (scope.selector, f'state=~"{bad}"')))
+    states = f"wattline_deployment_state{{{matchers}}} == 1"
+    began = f"wattline_deployment_state_since_timestamp_seconds{{{scope.selector}}}"
     changed = (
         dashboard.AnnotationQuery()
         .name("State changes")
         .datasource(DATASOURCE)
         .enable(True)
         .icon_color(STATE_COLOURS[State.SATURATED])
-        .expr(f"({states} == 1 unless {before}) and on ({SAME}) {before}{scope.only}")
+        .expr(f"1000 * ({states}) * on ({SAME}) group_left () {began}{scope.only}")
         .step("60s")
         .title_format("{{deployment}}: {{state}}")
         .text_format("on {{instance}}")
         .tag_keys("state")
     )
-    return [firing, changed]
+    return [firing, _AtItsValue(changed)]
 
 
 def _links(uid: str) -> list[Builder[d.DashboardLink]]:
@@ -358,7 +437,7 @@ def _links(uid: str) -> list[Builder[d.DashboardLink]]:
         GPU: ["${deployment:queryparam}", kept("gpu", "uuid", GPU)],
     }
     links: list[Builder[d.DashboardLink]] = [
-        _link(title, _address(other, "${datasource:queryparam}", "${node:queryparam}", *picked[other])).keep_time(True)
+        _link(title, _address(other, *AROUND, "${node:queryparam}", *picked[other])).keep_time(True)
         for other, title in BOARDS.items()
         if other != uid
     ]
@@ -443,10 +522,12 @@ class Layout:
         self.below()
         row = dashboard.Row(title).id(self._number()).grid_pos(d.GridPos(x=0, y=self._y, w=COLUMNS, h=1))
         self._y += 1
+        follows = self._y
         for panel, width, height in panels:
             row.with_panel(self._placed(panel, width, height))
         self._board.with_row(row)
-        self.below()
+        # While it is folded, what follows stands right below the heading.
+        self._x, self._y, self._height = 0, follows, 0
 
 
 class _Placed(Builder[d.Panel]):
@@ -515,5 +596,5 @@ def gpu_event_reasons(selector: str) -> timeseries.Panel:
             "(" + few_rates(f'max by (reason, instance, gpu) (rate({seconds}=~"{FAULTS}"}}%s))') + ") > 0",
             "{{reason}} · {{instance}} GPU {{gpu}}",
         ),
-        over_time(f'avg by (reason) (rate({seconds}!~"{FAULTS}"}}[$__rate_interval])) > 0', "{{reason}}"),
+        over_time(f'avg by (reason) (rate({seconds}!~"{FAULTS}"}}[$__rate_interval]))', "{{reason}}"),
     ).axis_soft_max(1)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from grafana_foundation_sdk.builders import common
 from grafana_foundation_sdk.models import common as c
 
+from dashboards import latency, now
 from dashboards import panels as p
 from dashboards.common import (
-    ALERTS,
     ALL,
     DEPLOYMENT,
     FEW,
@@ -21,14 +21,13 @@ from dashboards.common import (
     active_fraction,
     few_of,
     few_rates,
-    firing,
     gpu_activity,
     gpu_event_reasons,
     new,
     of_deployments,
     of_limit,
     power_shares,
-    state_now,
+    states_over_time,
     to_gpu,
     tokens_per_second,
     tokens_per_watt,
@@ -36,6 +35,7 @@ from dashboards.common import (
 )
 from dashboards.numbers import judged_by
 from dashboards.palette import (
+    CALM,
     FAULT,
     FINE,
     LIMIT,
@@ -65,42 +65,10 @@ if TYPE_CHECKING:
     )
 
 T = judged_by()
+FAINT = "rgba(142, 142, 142, 0.15)"
 WINDOW = f"{Plan().window:g}s"
 """Over which the exporter takes its means, unless it is configured otherwise."""
 GPU_NAME = "{{instance}} · GPU {{gpu}}"
-
-
-def _state() -> stat.Panel:
-    return (
-        p.number(
-            "State now",
-            "The state over the exporter's last window (60 s by default); over several hosts the one that matters "
-            "most. “No data”: the exporter was there within the last day and is silent, so nobody knows.",
-            "none",
-            p.now(state_now(OF_ONE), "state"),
-        )
-        .mappings(p.words(p.STATES))
-        .color_mode(c.BigValueColorMode.BACKGROUND_SOLID)
-        .text_mode(c.BigValueTextMode.VALUE)
-        .color_scheme(p.by_thresholds())
-    )
-
-
-def _cause_now() -> stat.Panel:
-    causes = f"max by (cause) (wattline_deployment_suspected_cause{{{OF_ONE}}})"
-    panel = p.number(
-        "Suspected cause",
-        "What is suspected now, from the readings of the same window; the evidence is in the panels below. A "
-        "suspicion, not a verdict: it never raises an alert by itself. “nothing suspected” is said only where the "
-        "exporter looked.",
-        "none",
-        p.now(
-            f'({causes} == 1) or label_replace(max({causes}) == 0, "cause", "nothing suspected", "", "")', "{{cause}}"
-        ),
-    ).text_mode(c.BigValueTextMode.NAME)
-    for cause in Cause:
-        panel.override_by_name(cause.value, p.properties(displayName=cause.record.title))
-    return panel
 
 
 def _fraction(title: str, description: str, query: str) -> stat.Panel:
@@ -145,9 +113,27 @@ def _requests() -> timeseries.Panel:
             p.over_time(f"sum(wattline_engine_queued_requests{{{OF_ONE}}})", "queued"),
             p.over_time(f"sum(wattline_deployment_work_requests{{{OF_ONE}}})", "held"),
         )
+        .no_value("No engine tells: none is configured, or none could be read")
         .override_by_name("running", p.properties(color=p.fixed(REQUESTS_RUNNING), custom__fillOpacity=25))
         .override_by_name("queued", p.properties(color=p.fixed(REQUESTS_QUEUED), custom__fillOpacity=25))
         .override_by_name("held", p.properties(**p.dashed(NEUTRAL, 1)))
+    )
+
+
+def _ceilings() -> timeseries.Panel:
+    return (
+        p.graph(
+            "How close is it to what its GPUs can do?",
+            "Memory traffic and operations as shares of what the GPUs can carry and compute, measured or estimated by "
+            "the engines. Decoding is bound by memory: a bandwidth near 100 % is good work at a low power.",
+            "percentunit",
+            p.over_time(f"max(wattline_deployment_bandwidth_ratio{{{OF_ONE}}})", "memory bandwidth"),
+            p.over_time(f"max(wattline_deployment_flops_ratio{{{OF_ONE}}})", "operations"),
+        )
+        .axis_soft_max(1)
+        .override_by_name("memory bandwidth", p.properties(color=p.fixed(STATE_COLOURS[State.SATURATED])))
+        .override_by_name("operations", p.properties(color=p.fixed(TOKENS)))
+        .no_value("Neither the boards nor the engines tell")
     )
 
 
@@ -218,7 +204,7 @@ def _gpus() -> table.Panel:
                     "links": p.link("Open the GPU", to_gpu("__data.fields.UUID")),
                 },
             ),
-            ("UUID", "uuid", {"custom__hidden": True, "custom__hideFrom": {"viz": True}}),
+            ("UUID", "uuid", p.HIDDEN),
             (
                 "Up",
                 each("wattline_gpu_up"),
@@ -228,12 +214,12 @@ def _gpus() -> table.Panel:
             (
                 "Of limit",
                 each("wattline_gpu_tdp_fraction"),
-                p.BAR_CELL | {"custom__width": 130},
+                p.PERCENT_CELL | {"custom__width": 90},
             ),
             (
                 "Active",
                 each("wattline_gpu_active_power_fraction"),
-                p.BAR_CELL | {"custom__width": 130},
+                p.PERCENT_CELL | {"custom__width": 90},
             ),
             ("Power", each("wattline_gpu_power_watts"), right | {"unit": "watt", "decimals": 0, "custom__width": 80}),
             (
@@ -314,10 +300,11 @@ def _efficiency() -> list[timeseries.Panel]:
         p.graph(
             "What does a token cost?",
             "Energy for each token, of each host. There is no line while no token comes: the cost is then not 0 but "
-            f"has no meaning. Up to {FEW} hosts, those that pay most.",
+            f"has no meaning. The axis is logarithmic: the last token of a burst may cost a thousand times as much as "
+            f"the others. Up to {FEW} hosts, those that pay most.",
             "joule",
             *each_kind("wattline_joules_per_token", "topk"),
-        ),
+        ).scale_distribution(common.ScaleDistributionConfig().type(c.ScaleDistribution.LOG).log(10)),
     ]
 
 
@@ -332,7 +319,7 @@ def _causes_over_time() -> statetimeline.Panel:
         .mappings(
             p.words(
                 {
-                    "0": ("not suspected", "rgba(142, 142, 142, 0.15)"),
+                    "0": ("not suspected", FAINT),
                     "1": ("suspected", POWER),
                 }
             )
@@ -340,16 +327,21 @@ def _causes_over_time() -> statetimeline.Panel:
         .row_height(0.7)
     )
     for cause in Cause:
-        panel.override_by_name(cause.value, p.properties(displayName=cause.record.title))
+        how = p.properties(displayName=cause.record.title)
+        if cause.record.weight == "normal":
+            how += p.properties(mappings=p.words_property({"0": ("not seen", FAINT), "1": ("normal", CALM)}))
+        panel.override_by_name(cause.value, how)
     return panel
 
 
 def _causes_table() -> table.Panel:
-    share = f"max by (cause) (avg_over_time(wattline_deployment_suspected_cause{{{OF_ONE}}}[$__range]))"
+    normal = "|".join(cause for cause in Cause if cause.record.weight == "normal")
+    suspected = f'wattline_deployment_suspected_cause{{{OF_ONE}, cause!~"{normal}"}}'
+    share = f"max by (cause) (avg_over_time({suspected}[$__range]))"
     return p.rows(
         "What would speak for each cause, and how long was it suspected?",
         "Share of the time range in which each cause was suspected, and what to look at to confirm or refute it: the "
-        "panels below show it.",
+        "panels below show it. What is normal, such as a decode that is bound by memory, is not listed.",
         [
             (
                 "Cause",
@@ -466,6 +458,10 @@ def _engines() -> list[Any]:
                 few_rates(f"rate(wattline_engine_prompt_tokens_total{{{OF_ONE}}}%s)", "bottomk"),
                 "{{instance}} · {{engine}} · prompt",
             ),
+            p.over_time(
+                few_rates(f"rate(wattline_engine_cached_prompt_tokens_total{{{OF_ONE}}}%s)", "bottomk"),
+                "{{instance}} · {{engine}} · prompt, from the cache",
+            ),
         ),
         p.rows(
             "Which engines serve it?",
@@ -500,16 +496,17 @@ def build() -> dashboard.Dashboard:
         variables(one_deployment=True, gpu="many"),
     )
     layout = Layout(board)
-    layout.place(_state(), 4, 4)
-    layout.place(_cause_now(), 5, 4)
+    layout.place(now.state(), 4, 4)
+    layout.place(now.since(), 3, 4)
+    layout.place(now.coming(), 5, 4)
     layout.place(
         _fraction(
-            "Power, of the limit",
+            "Of the limit",
             "Mean power over the window as a share of the enforced limits. Never clamped: above 100 % for long means "
             "that another limit governs the board.",
             of_limit(OF_ONE, ALL),
         ),
-        4,
+        3,
         4,
     )
     layout.place(
@@ -519,43 +516,34 @@ def build() -> dashboard.Dashboard:
             "work does.",
             active_fraction(OF_ONE, ALL),
         ),
-        4,
+        3,
         4,
     )
     layout.place(
         p.number(
-            "Tokens per watt",
+            "Tokens/watt",
             "Generated tokens per second and watt, that is tokens per joule; tokens and energy come from the same "
-            "window. Only comparable with itself at a similar concurrency.",
+            "window and the same hosts. Only comparable with itself at a similar concurrency.",
             p.TOKENS_PER_JOULE,
             p.now(tokens_per_watt(OF_ONE, ALL), "tokens per watt"),
         )
         .decimals(2)
         .color_scheme(p.always(TOKENS)),
-        4,
-        4,
-    )
-    layout.place(
-        p.number(
-            "Alerts firing",
-            "Alerts of this deployment that fire now. “No data” means that the rules are not evaluated.",
-            "none",
-            p.now(firing(ALL, OF_ONE, f'{ALERTS}, deployment="$deployment"'), "alerts"),
-        )
-        .thresholds(p.steps((None, FINE), (1, FAULT)))
-        .color_scheme(p.by_thresholds()),
         3,
         4,
     )
-    layout.place(_throughput_and_power(), 14, 8)
-    layout.place(_requests(), 10, 8)
+    layout.place(now.alerts_firing(), 3, 4)
+    layout.place(now.what_next(), 16, 5)
+    layout.place(now.alerts(), 8, 5)
+    layout.place(now.states_as_blocks(), 24, 4, shaded=False)
+    layout.place(_throughput_and_power(), 14, 7)
+    layout.place(_requests(), 10, 7)
     layout.place(_state_share(), 14, 7, shaded=False)
     layout.place(_histogram(), 10, 7)
-    layout.heading("Is it still scaling?")
-    for chart in _scaling():
-        layout.place(chart, 12, 9)
-    for lines in _efficiency():
-        layout.place(lines, 12, 7)
+    layout.folded(
+        "Latency: where this Prometheus scrapes the engine as well",
+        [(panel, 8, 8) for panel in latency.panels()],
+    )
     layout.heading("Do all GPUs pull?")
     layout.place(
         _per_gpu(
@@ -583,6 +571,17 @@ def build() -> dashboard.Dashboard:
         9,
     )
     layout.place(_gpus(), 24, 10)
+    layout.place(
+        p.timeline(
+            "Which node is in which state?",
+            f"One row a node, up to {FEW}: those that were longest unknown or worse. Above, the deployment is in the "
+            "state of the node that matters most; here you see whether it is one node or all.",
+            p.over_time(states_over_time(OF_ONE, "instance"), "{{instance}}"),
+        ).mappings(p.words(p.STATES)),
+        24,
+        6,
+        shaded=False,
+    )
     layout.heading("Why? What speaks for which cause")
     layout.place(_causes_over_time(), 24, 9, shaded=False)
     layout.place(_causes_table(), 24, 9)
@@ -591,11 +590,14 @@ def build() -> dashboard.Dashboard:
     for panel, width in zip(_pcie(), (10, 9), strict=True):
         layout.place(panel, width, 8)
     layout.place(_peers(), 5, 8)
-    layout.heading("The engines")
+    layout.folded(
+        "Is it still scaling? Needs engines that tell their requests and tokens",
+        [*((chart, 12, 9) for chart in _scaling()), *((lines, 12, 7) for lines in _efficiency())],
+    )
     kv, idle, tokens, engines = _engines()
-    layout.place(kv, 8, 8)
-    layout.place(idle, 8, 8)
-    layout.place(tokens, 8, 8)
-    layout.place(engines, 24, 5)
+    layout.folded("The engines: needs one that can be read", [(engines, 24, 5), (kv, 12, 8), (tokens, 12, 8)])
+    layout.folded(
+        "Scheduler and ceilings: only some engines and boards tell of them", [(idle, 12, 8), (_ceilings(), 12, 8)]
+    )
     layout.annotate(of_deployments(OF_ONE))
     return board

@@ -30,7 +30,9 @@ from dashboards.common import (
     none_while_blind,
     of_deployments,
     of_limit,
+    on_any_node,
     power_shares,
+    seconds_in_state,
     state_now,
     states_over_time,
     to_deployment,
@@ -39,6 +41,7 @@ from dashboards.common import (
     tokens_per_watt,
     variables,
     wasted_watt_hours,
+    with_around,
 )
 from dashboards.numbers import SIGN_OF_LIFE, alerted_by, alerted_over, judged_by
 from dashboards.palette import FAULT, FINE, LIMIT, LIMIT_OTHER, POWER, STATE_COLOURS, TOKENS
@@ -50,7 +53,7 @@ if TYPE_CHECKING:
 
 T = judged_by()
 # An alert that is about no deployment has no row to stand in.
-OF_SOME_DEPLOYMENT = ALERTS + ', deployment=~"$deployment", deployment!=""'
+OF_SOME_DEPLOYMENT = f'{ALERTS}, {on_any_node(BY_DEPLOYMENT)}, deployment!=""'
 WASTE_WINDOW = alerted_over("energy_window")
 """As EnergyWasted looks back. Not a time range of the panel's own: a link out of such a panel loses the time range."""
 WASTED = f"Wasted in {WASTE_WINDOW}"
@@ -166,6 +169,7 @@ def _strip(layout: Layout) -> None:
 
 def _deployments() -> table.Panel:
     narrow = {"custom__align": "right"}
+    wasted = wasted_watt_hours(BY_DEPLOYMENT, window=WASTE_WINDOW)
     return p.rows(
         "Which deployment wastes watts?",
         "One row a deployment, summed over its hosts, worst first; click a name for its story. “Where” is its worst "
@@ -178,13 +182,18 @@ def _deployments() -> table.Panel:
                 "Deployment",
                 "deployment",
                 {
-                    "links": p.link("Open the deployment", to_deployment("__data.fields.Deployment")),
-                    "custom__minWidth": 140,
+                    "links": p.link(
+                        "Open the deployment", to_deployment("__data.fields.Deployment", "__data.fields.around")
+                    ),
+                    "custom__minWidth": 105,
                 },
             ),
+            ("Cluster", "cluster", {"custom__width": 70}),
+            ("namespace", "namespace", p.HIDDEN),
+            ("around", "around", p.HIDDEN),
             (
                 "State now",
-                p.column(state_now(BY_DEPLOYMENT)),
+                p.column(with_around(state_now(BY_DEPLOYMENT))),
                 p.COLOURED_CELL
                 | {"mappings": p.words_property(p.STATES), "custom__width": 125, "custom__align": "left"},
             ),
@@ -196,21 +205,26 @@ def _deployments() -> table.Panel:
                 ),
                 {},
             ),
-            ("Where", "instance", {"custom__width": 125}),
+            ("Where", "instance", {"custom__width": 115}),
+            (
+                "For",
+                p.column(seconds_in_state(BY_DEPLOYMENT)),
+                {"unit": "dtdurations", "decimals": 0, "custom__width": 90},
+            ),
             (
                 "Requests",
-                p.column(f"sum by (deployment) (wattline_deployment_work_requests{{{BY_DEPLOYMENT}}})"),
-                narrow | {"unit": "locale", "decimals": 0, "custom__width": 90},
+                p.column(f"sum by ({EACH}) (wattline_deployment_work_requests{{{BY_DEPLOYMENT}}})"),
+                narrow | {"unit": "locale", "decimals": 0, "custom__width": 85},
             ),
             (
                 "Of limit",
                 p.column(of_limit(BY_DEPLOYMENT)),
-                p.BAR_CELL | {"custom__width": 105},
+                p.PERCENT_CELL | {"custom__width": 80},
             ),
             (
                 "Active",
                 p.column(active_fraction(BY_DEPLOYMENT)),
-                p.BAR_CELL | {"custom__width": 105},
+                p.PERCENT_CELL | {"custom__width": 80},
             ),
             (
                 "Tokens/s",
@@ -220,11 +234,11 @@ def _deployments() -> table.Panel:
             (
                 "Tok/s/W",
                 p.column(tokens_per_watt(BY_DEPLOYMENT)),
-                narrow | {"unit": "none", "decimals": 2, "custom__width": 80},
+                narrow | {"unit": "none", "decimals": 2, "custom__width": 75},
             ),
             (
                 WASTED,
-                p.column(wasted_watt_hours(BY_DEPLOYMENT, window=WASTE_WINDOW)),
+                p.column(f"{wasted} and on ({EACH}) {state_now(BY_DEPLOYMENT)}"),
                 narrow
                 | {
                     "unit": "watth",
@@ -244,7 +258,7 @@ def _deployments() -> table.Panel:
                 narrow
                 | {
                     "decimals": 0,
-                    "custom__width": 75,
+                    "custom__width": 65,
                     "custom__cellOptions": {"type": "color-text"},
                     "color": {"mode": "thresholds"},
                     "thresholds": p.steps_property((None, "text"), (1, FAULT)),
@@ -252,8 +266,8 @@ def _deployments() -> table.Panel:
             ),
             (
                 "GPUs",
-                p.column(f"sum by (deployment) (wattline_deployment_gpus{{{BY_DEPLOYMENT}}})"),
-                narrow | {"decimals": 0, "custom__width": 70},
+                p.column(f"sum by ({EACH}) (wattline_deployment_gpus{{{BY_DEPLOYMENT}}})"),
+                narrow | {"decimals": 0, "custom__width": 55},
             ),
         ],
         sort=("State now", True),
@@ -348,7 +362,7 @@ def _idle_gpus() -> bargauge.Panel:
             ),
         )
         .max(1)
-        .decimals(0)
+        .decimals(1)
         .thresholds(p.steps((None, STATE_COLOURS[State.IDLE_WHILE_BUSY]), (T.idle_active_fraction, FINE)))
         .color_scheme(p.by_thresholds())
         .data_links([_data_link("Open the GPU", to_gpu("__field.labels.uuid"))])
@@ -419,6 +433,14 @@ def _trust() -> list[tuple[Builder[d.Panel], int, int]]:
             few_rates(f"sum by (instance, reading) (rate(wattline_source_rejected_readings_total{{{OF_EXPORTER}}}%s))"),
             "{{instance}} · {{reading}}",
         ),
+        p.over_time(
+            "("
+            + few_rates(
+                f"sum by (instance, engine) (rate(wattline_engine_rejected_front_readings_total{{{BY_DEPLOYMENT}}}%s))"
+            )
+            + ") > 0",
+            "{{instance}} · {{engine}}",
+        ),
     ).axis_soft_max(1)
     lost = (
         p.graph(
@@ -487,7 +509,7 @@ def build() -> dashboard.Dashboard:
             "over several hosts the one that matters most. A gap means that there is no data for that time: nobody "
             "knows, and it does not mean idle. States shorter than the step of the graph may be missed; the counters "
             "in the other panels miss nothing.",
-            p.over_time(states_over_time(BY_DEPLOYMENT), "{{deployment}}"),
+            p.over_time(states_over_time(BY_DEPLOYMENT), "{{deployment}} {{cluster}}"),
         ).mappings(p.words(p.STATES)),
         24,
         7,

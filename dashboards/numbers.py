@@ -58,3 +58,6 @@ def alert_names() -> list[str]:
 
 SIGN_OF_LIFE = "Watchdog"
 """The alert that always fires: without it, no alert at all means nothing."""
+
+OUTER = ("cluster", "namespace")
+"""Labels around everything, where there are any: deployments of one name in two clusters are two."""

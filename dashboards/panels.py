@@ -149,10 +149,12 @@ def words(texts: Mapping[str, tuple[str, str | None]] | Mapping[str, tuple[str, 
 
 
 def words_property(texts: Mapping[str, tuple[str, str | None]]) -> list[dict[str, object]]:
-    """Return :func:`words` as the value of a ``mappings`` property."""
-    return [
+    """Return :func:`words` as the value of a ``mappings`` property; an empty cell says that there is no data."""
+    known: list[dict[str, object]] = [
         {"type": "value", "options": mapping.options} for mapping in words(texts) if isinstance(mapping, d.ValueMap)
     ]
+    absent = {"match": "null", "result": {"text": "no data", "color": NEUTRAL, "index": len(texts)}}
+    return [*known, {"type": "special", "options": absent}]
 
 
 def link(title: str, url: str) -> list[dict[str, Any]]:
@@ -431,3 +433,12 @@ COLOURED_CELL: dict[str, Any] = {
     "color": {"mode": "thresholds"},
 }
 """A cell filled with the colour of its value."""
+
+PERCENT_CELL: dict[str, Any] = {"custom__align": "right", "unit": "percentunit", "decimals": 0}
+"""A share as a number: a bar is drawn at 0 where nothing was measured."""
+
+COLOURED_TEXT: dict[str, Any] = {"custom__cellOptions": {"type": "color-text"}}
+"""A cell whose text has the colour of its value."""
+
+HIDDEN: dict[str, Any] = {"custom__hidden": True, "custom__hideFrom": {"viz": True}}
+"""A column that links read, and nobody sees: by its older and its newer name."""

@@ -1,32 +1,31 @@
-"""Draws the pictures of docs/: ``python -m dashboards.pictures.draw [NAME ...]`` from the repository's root.
+"""Draws the dashboards: ``python -m dashboards.pictures.draw [--grafana 12] [NAME ...]`` from the repository's root.
 
 The simulated rig lives through its story without waiting, a real Prometheus holds that past and what the alert rules
 say about it, every query of the committed dashboards is run, and Grafana's own components draw the answers in a
-headless Chromium. Needs what ``make servers`` fetches, Pillow, npm, and the Debian package chromium; npm's packages
-(half a gigabyte) go to build/pictures.
+headless Chromium. Pictures that docs/ shows go to docs/img, all others to build/pictures/seen: look at them.
+Needs what ``make servers`` fetches, Pillow, npm, and the Debian package chromium; npm's packages (half a gigabyte for
+each line of Grafana) go to build/pictures.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
+from dashboards.pictures.scenes import SCENES, START
 from tests.dashboards.alarms import alarms
 from tests.dashboards.boards import filled, load
-from tests.dashboards.history import openmetrics
 from tests.dashboards.prometheus import serving
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.dashboards.prometheus import Prometheus
 
 ROOT = Path(__file__).parents[2]
@@ -34,9 +33,9 @@ HERE = Path(__file__).parent
 BUILD = ROOT / "build" / "pictures"
 PICTURES = ROOT / "docs" / "img"
 
+GRAFANA = {"12": "12.4.10", "13": "13.2.3"}
+"""Releases of @grafana/data and @grafana/ui, by line."""
 PACKAGES = {
-    "@grafana/data": "13.2.3",
-    "@grafana/ui": "13.2.3",
     "esbuild": "0.28.2",
     "react": "18.3.1",
     "react-dom": "18.3.1",
@@ -44,9 +43,6 @@ PACKAGES = {
 }
 """Of npm. Written into build/pictures only: Grafana takes every JSON file under dashboards/ for a dashboard."""
 
-START = 1_700_000_000.0
-SECONDS = 1990.0
-"""Two rounds of the story, up to the moment in the third at which the GPUs idle although requests are held."""
 SCRAPE = 15
 WIDTH = 1424
 ROW_PIXELS = 38
@@ -56,41 +52,66 @@ VALUES = {"deployment": ".*", "node": ".+", "gpu": ".+"}
 
 
 class Picture(NamedTuple):
-    """Some lines of one dashboard."""
+    """Some lines of one dashboard, or what stands behind one of its folded headings."""
 
     board: str
     first_row: int
     last_row: int
     values: dict[str, str]
     mode: str = "dark"
+    folded: str = ""
+    """How the heading begins."""
+    scene: str = "day"
 
 
 STORY = {"deployment": "glm5"}
 ONE_GPU = {"gpu": "GPU-01a0ded0-0000-4000-8000-000000000003"}
+DEPLOYMENT_SCREEN = 24
 WANTED = {
     "fleet": Picture("fleet", 0, 40, {}),
-    "fleet-light": Picture("fleet", 0, 20, {}, mode="light"),
-    "deployment": Picture("deployment", 0, 19, STORY),
-    "deployment-scaling": Picture("deployment", 19, 56, STORY),
-    "deployment-causes": Picture("deployment", 56, 91, STORY),
+    "fleet-night": Picture("fleet", 0, 20, {}, scene="night"),
+    "deployment": Picture("deployment", 0, 27, STORY),
+    "deployment-causes": Picture("deployment", 47, 90, STORY),
+    "deployment-latency": Picture("deployment", 0, 0, STORY, folded="Latency"),
+    "deployment-scaling": Picture("deployment", 0, 0, STORY, folded="Is it still scaling?"),
     "gpu": Picture("gpu", 0, 34, ONE_GPU),
 }
+"""Those that docs/ shows."""
+NIGHT = {
+    "fleet": Picture("fleet", 0, 40, {}),
+    "fleet-light": Picture("fleet", 0, 20, {}, mode="light"),
+    "fleet-trust": Picture("fleet", 0, 0, {}, folded="Can these"),
+    "dead": Picture("deployment", 0, DEPLOYMENT_SCREEN, {"deployment": "glm5"}),
+    "dead-gpu": Picture("gpu", 0, 34, ONE_GPU),
+    "one-of-eight": Picture("deployment", 0, 60, {"deployment": "llama-405b"}),
+    "one-of-eight-light": Picture("deployment", 0, DEPLOYMENT_SCREEN, {"deployment": "llama-405b"}, mode="light"),
+    "one-gpu": Picture("deployment", 0, 46, {"deployment": "phi-4"}),
+    "no-engine": Picture("deployment", 0, 90, {"deployment": "training"}),
+    "renamed": Picture("deployment", 0, DEPLOYMENT_SCREEN, {"deployment": "mistral-2"}),
+    "renamed-gpu": Picture("gpu", 0, 48, {"gpu": ONE_GPU["gpu"].replace("GPU-0", "GPU-e")}),
+    "engines": Picture("deployment", 0, 0, {"deployment": "llama-405b"}, folded="The engines"),
+}
+PICTURED = WANTED | {f"night-{name}": picture._replace(scene="night") for name, picture in NIGHT.items()}
 
 
 def panels(picture: Picture) -> list[dict[str, Any]]:
     """Return the panels that stand wholly within the picture, moved up to its top."""
+    board = load(picture.board)["panels"]
+    if picture.folded:
+        (row,) = (panel for panel in board if panel["type"] == "row" and panel["title"].startswith(picture.folded))
+        top = row["gridPos"]["y"] + 1
+        return [panel | {"gridPos": panel["gridPos"] | {"y": panel["gridPos"]["y"] - top}} for panel in row["panels"]]
     chosen = []
-    for panel in load(picture.board)["panels"]:
+    for panel in board:
         place = panel["gridPos"]
-        folded = panel["type"] == "row" and panel.get("collapsed")
-        if place["y"] >= picture.first_row and place["y"] + place["h"] <= picture.last_row and not folded:
+        if place["y"] >= picture.first_row and place["y"] + place["h"] <= picture.last_row:
             chosen.append(panel | {"gridPos": place | {"y": place["y"] - picture.first_row}})
     return chosen
 
 
 def answered(prometheus: Prometheus, panel: dict[str, Any], picture: Picture) -> dict[str, Any]:
     """Return the panel with the answers to its queries."""
-    start, end = START + SCRAPE, START + SECONDS // SCRAPE * SCRAPE
+    start, end = START + SCRAPE, START + SCENES[picture.scene].seconds // SCRAPE * SCRAPE
     points = panel.get("maxDataPoints") or WIDTH * panel["gridPos"]["w"] // 24
     step = SCRAPE * max(1, round((end - start) / points / SCRAPE))
     own = {"__range": f"{end - start:.0f}s", "__rate_interval": f"{max(4 * SCRAPE, step + SCRAPE)}s"}
@@ -102,17 +123,14 @@ def answered(prometheus: Prometheus, panel: dict[str, Any], picture: Picture) ->
     return panel | {"targets": targets}
 
 
-def judged(prometheus: Prometheus) -> Iterator[str]:
-    """Return what the alert rules say about that past."""
-    return alarms(prometheus, START + SCRAPE, START + SECONDS // SCRAPE * SCRAPE)
-
-
-def bundle() -> Path:
-    """Build the page's program, once for each version of its sources."""
-    BUILD.mkdir(parents=True, exist_ok=True)
-    (BUILD / "package.json").write_text(json.dumps({"private": True, "dependencies": PACKAGES}, indent=2))
-    shutil.copy(HERE / "page.tsx", BUILD / "page.tsx")
-    if not (BUILD / "node_modules").exists():
+def bundle(line: str) -> Path:
+    """Build the page's program with the components of one line of Grafana."""
+    folder = BUILD / line
+    folder.mkdir(parents=True, exist_ok=True)
+    grafana = dict.fromkeys(("@grafana/data", "@grafana/ui"), GRAFANA[line])
+    (folder / "package.json").write_text(json.dumps({"private": True, "dependencies": grafana | PACKAGES}, indent=2))
+    shutil.copy(HERE / "page.tsx", folder / "page.tsx")
+    if not (folder / "node_modules").exists():
         subprocess.run(
             [
                 "npm",
@@ -123,7 +141,7 @@ def bundle() -> Path:
                 "--legacy-peer-deps",
                 "--ignore-scripts",
             ],
-            cwd=BUILD,
+            cwd=folder,
             check=True,
         )
     text_files = [f"--loader:.{suffix}=dataurl" for suffix in ("svg", "woff2", "ttf")]
@@ -139,13 +157,13 @@ def bundle() -> Path:
             "--log-level=error",
             *text_files,
         ],
-        cwd=BUILD,
+        cwd=folder,
         check=True,
     )
-    return BUILD
+    return folder
 
 
-def shoot(folder: Path, name: str, content: dict[str, Any]) -> None:
+def shoot(folder: Path, name: str, content: dict[str, Any], kept: Path) -> None:
     """Let a browser draw the page, and keep the picture with few colours."""
     rows = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in content["panels"])
     told = json.dumps(content).replace("</", "<\\/")
@@ -181,33 +199,57 @@ def shoot(folder: Path, name: str, content: dict[str, Any]) -> None:
     )
     if errors := re.findall(r"CONSOLE.*(?:Error|Uncaught).*", done.stderr):
         raise RuntimeError("\n".join(errors))
-    PICTURES.mkdir(parents=True, exist_ok=True)
+    kept.parent.mkdir(parents=True, exist_ok=True)
     with Image.open(raw) as picture:
         small = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
-        small.save(PICTURES / f"{name}.png", optimize=True)
+        small.save(kept, optimize=True)
 
 
-def main(names: list[str]) -> None:
-    """Draw the pictures that are named, or all."""
-    folder = bundle()
-    with (
-        tempfile.TemporaryDirectory() as past,
-        serving(Path(past), openmetrics(START, SECONDS), more=judged) as prometheus,
-    ):
-        for name in names or WANTED:
-            picture = WANTED[name]
-            content = {
-                "panels": [
-                    panel if panel["type"] == "row" else answered(prometheus, panel, picture)
-                    for panel in panels(picture)
-                ],
-                "mode": picture.mode,
-                "width": WIDTH,
-                "range": {"start": START + SCRAPE, "end": START + SECONDS},
-            }
-            shoot(folder, name, content)
-            print(PICTURES / f"{name}.png")
+def draw(prometheus: Prometheus, folder: Path, name: str, kept: Path) -> None:
+    """Draw one picture."""
+    picture = PICTURED[name]
+    content = {
+        "panels": [
+            panel if panel["type"] == "row" else answered(prometheus, panel, picture) for panel in panels(picture)
+        ],
+        "mode": picture.mode,
+        "width": WIDTH,
+        "range": {"start": START + SCRAPE, "end": START + SCENES[picture.scene].seconds},
+    }
+    shoot(folder, name, content, kept)
+    print(kept)
+
+
+def main() -> None:
+    """Draw the pictures that are named, or those that docs/ shows."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument(
+        "--grafana", choices=sorted(GRAFANA), default="13", help="line of Grafana (docs/ has those of 13)"
+    )
+    parser.add_argument(
+        "name", nargs="*", default=list(WANTED), help=f"one of {', '.join(PICTURED)}; or night, for all"
+    )
+    given = parser.parse_args()
+    names = [
+        each
+        for name in given.name
+        for each in ([n for n in PICTURED if n.startswith("night-")] if name == "night" else [name])
+    ]
+    folder = bundle(given.grafana)
+    for scene, (seconds, lines) in SCENES.items():
+        wanted = [name for name in names if PICTURED[name].scene == scene]
+        if not wanted:
+            continue
+        end = START + seconds // SCRAPE * SCRAPE
+        with (
+            tempfile.TemporaryDirectory() as past,
+            serving(Path(past), lines(seconds), more=lambda asked: alarms(asked, START + SCRAPE, end)) as prometheus,  # noqa: B023
+        ):
+            for name in wanted:
+                in_docs = name in WANTED and given.grafana == "13"
+                kept = PICTURES if in_docs else BUILD / "seen" / given.grafana
+                draw(prometheus, folder, name, kept / f"{name}.png")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

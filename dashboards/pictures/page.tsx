@@ -30,7 +30,12 @@ const transformers = [
   ['joinByField', G.standardTransformers.joinByFieldTransformer],
 ];
 G.standardTransformersRegistry.setInit(
-  () => transformers.map(([id, transformation]) => ({ id, name: id, transformation: async () => transformation })) as any
+  () =>
+    transformers.map(([id, transformation]: any) => {
+      // Grafana 13 asks for it by a call, Grafana 12 takes it as it is.
+      const { operator, defaultOptions } = transformation;
+      return { id, name: id, transformation: Object.assign(async () => transformation, { id, operator, defaultOptions }) };
+    }) as any
 );
 const standard = 'unit decimals min max color thresholds mappings links noValue displayName';
 const custom =

@@ -40,7 +40,7 @@ def test_prometheus_scrapes_the_exporter_under_the_name_that_alerts_and_dashboar
     assert jobs["wattline"]["honor_labels"] is True, "a label of a target must not rename the exporter's"
     assert jobs["wattline"]["static_configs"] == [{"targets": ["exporter:10087"]}]
     assert PROMETHEUS["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"] == ["alertmanager:9093"]
-    assert set(jobs) == {"wattline", "prometheus", "alertmanager"}
+    assert set(jobs) == {"wattline", "engines", "prometheus", "alertmanager"}
 
 
 def test_rates_have_four_scrapes() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from tests.dashboards.boards import ROOT
+from tests.dashboards.lines import labelled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,7 @@ def seconds(duration: str | None) -> int:
 
 
 def alarms(prometheus: Prometheus, start: float, end: float) -> Iterator[str]:
-    """Yield the samples of ``ALERTS`` as a Prometheus would have written them between two moments, in OpenMetrics."""
+    """Yield what a Prometheus would have written of alerts and their beginnings between two moments, as OpenMetrics."""
     for group in yaml.safe_load(RULES.read_text())["groups"]:
         assert seconds(group["interval"]) == INTERVAL
         for rule in group["rules"]:
@@ -52,4 +53,6 @@ def _of_one(rule: dict[str, Any], series: dict[str, Any], start: float, end: flo
             since, fires = None, False
         if since is not None:
             labels = {"alertname": rule["alert"], "alertstate": "firing" if fires else "pending"} | known
-            yield "ALERTS{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + f"}} 1 {t:.3f}\n"
+            yield labelled("ALERTS", **labels) + f" 1 {t:.3f}\n"
+            del labels["alertstate"]
+            yield labelled("ALERTS_FOR_STATE", **labels) + f" {since:.3f} {t:.3f}\n"

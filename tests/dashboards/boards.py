@@ -11,6 +11,9 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 NAMES = ("fleet", "deployment", "gpu")
 
+VARIABLE = re.compile(r"\$(?:\{(\w+)[^}]*\}|([a-z_]\w*))")
+"""``$1`` is none: it stands for what a pattern found."""
+
 BUILT_IN = {
     "__rate_interval": "1m",
     "__interval": "15s",
@@ -18,6 +21,8 @@ BUILT_IN = {
     "__range_s": "900",
 }
 """What Grafana fills in by itself, for a scrape interval of 15 s."""
+AROUND = {"cluster": ".*", "namespace": ".*"}
+"""What the outer labels are while nothing is picked."""
 
 
 def load(name: str) -> dict[str, Any]:
@@ -71,7 +76,7 @@ def variables(name: str) -> dict[str, dict[str, Any]]:
 
 def used_variables(text: str) -> set[str]:
     """Names of the variables in a text: ``$name``, ``${name}``, ``${name:format}``."""
-    return {match[1] or match[2] for match in re.finditer(r"\$(?:\{(\w+)[^}]*\}|(\w+))", text)}
+    return {match[1] or match[2] for match in VARIABLE.finditer(text)}
 
 
 def filled(expr: str, **values: str) -> str:
@@ -80,5 +85,5 @@ def filled(expr: str, **values: str) -> str:
     Raises:
         KeyError: there is a variable that has no value.
     """
-    known = BUILT_IN | values
-    return re.sub(r"\$(?:\{(\w+)[^}]*\}|(\w+))", lambda match: known[match[1] or match[2]], expr)
+    known = BUILT_IN | AROUND | values
+    return VARIABLE.sub(lambda match: known[match[1] or match[2]], expr)

@@ -34,6 +34,8 @@ class Host:
     deployment: str
     scenario: str
     gpus: tuple[int | str, ...] | None = None
+    engine: bool = True
+    """False: none is configured."""
 
 
 FLEET = (
@@ -57,7 +59,7 @@ def openmetrics(start: float, seconds: float, hosts: tuple[Host, ...] = FLEET) -
         registry = Registry()
         registry.reload_ok.set(1)
         registry.reload_time.set(start)
-        for snapshot in _watched(host, seconds):
+        for snapshot in _watched(host, start, seconds):
             registry.collector.snapshot = snapshot
             for source in snapshot.sources:
                 registry.observe_read(source.name, 0.003)
@@ -67,14 +69,26 @@ def openmetrics(start: float, seconds: float, hosts: tuple[Host, ...] = FLEET) -
                 for line in text.splitlines():
                     if line.startswith("wattline_"):
                         yield _labelled(line, host, number) + f" {at}\n"
+                for line in _beside(snapshot):
+                    yield _labelled(line, host, number) + f" {at}\n"
                 yield f'up{{instance="{host.name}",job="wattline"}} 1 {at}\n'
     yield "# EOF\n"
 
 
-def _watched(host: Host, seconds: float) -> Iterator[Snapshot]:
-    engine = EnginePlan(ENGINE, URL)
-    watched = replace(plan(), deployments=(DeploymentPlan(host.deployment, (engine,), host.gpus),))
-    for snapshot in watch(Observer(watched), host.scenario, 0.0, seconds, power_samples=True):
+def _beside(snapshot: Snapshot) -> Iterator[str]:
+    """What stands in the same Prometheus: the engine's own histograms."""
+    for d in snapshot.deployments:
+        for name in ("sglang:time_to_first_token", "sglang:inter_token_latency", "sglang:e2e_request_latency"):
+            for edge, ended in (("0.1", 1), ("1.0", 8), ("+Inf", 10)):
+                yield f'{name}_seconds_bucket{{deployment="{d.name}",le="{edge}"}} {ended * snapshot.t}'
+
+
+def _watched(host: Host, start: float, seconds: float) -> Iterator[Snapshot]:
+    engines = (EnginePlan(ENGINE, URL),) if host.engine else ()
+    watched = replace(plan(), deployments=(DeploymentPlan(host.deployment, engines, host.gpus),))
+    observer = Observer(watched)
+    observer.unix_offset = start
+    for snapshot in watch(observer, host.scenario, 0.0, seconds, power_samples=True):
         sources = [SourceView("simulated", up=True, age_seconds=0.4)]
         sources += [
             SourceView(gpu.identity.uuid, up=gpu.up, age_seconds=0.4, errors={"timeout": 1}, rejected={"power": 1})
@@ -89,6 +103,6 @@ def _watched(host: Host, seconds: float) -> Iterator[Snapshot]:
 
 def _labelled(line: str, host: Host, number: int) -> str:
     """Add what a scrape adds, and keep the boards of different hosts apart."""
-    name, brace, rest = re.match(r"(\w+)(\{?)(.*)", line).groups()  # type: ignore[union-attr]
+    name, brace, rest = re.match(r"([\w:]+)(\{?)(.*)", line).groups()  # type: ignore[union-attr]
     labels = f'{name}{{instance="{host.name}",job="wattline"' + ("," if brace else "}")
     return labels + re.sub(r'"GPU-.', f'"GPU-{number}', rest)

@@ -22,7 +22,7 @@ class Line(NamedTuple):
     def samples(self, start: float) -> Iterator[str]:
         """Return the samples, as OpenMetrics."""
         for t in range(self.since, self.until + 1, SCRAPE):
-            yield f"{self.series} {self.value:g} {start + t:.3f}\n"
+            yield f"{self.series} {self.value:.10g} {start + t:.3f}\n"
 
 
 def labelled(name: str, **labels: str) -> str:

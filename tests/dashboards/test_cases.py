@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from dashboards.numbers import alert_names
 from tests.dashboards import prometheus
-from tests.dashboards.boards import BOARDS, filled, panels, targets
+from tests.dashboards.boards import BOARDS, ROOT, filled, panels, targets
 from tests.dashboards.lines import SCRAPE, Line, labelled
+from wattline.analysis.causes import Cause
 from wattline.analysis.snapshot import State
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.xdist_group("dashboards-cases")]
 START = 1_700_000_400.0
 """A multiple of ten minutes: Grafana begins at a multiple of the step."""
 SECONDS = 1800
+ONSET_BEFORE = 8
 END = START + SECONDS
 
 
@@ -37,6 +40,11 @@ def states(deployment: str, instance: str, lived: Mapping[State, tuple[int, int]
         yield Line(series, 0, 0, since - SCRAPE)
         yield Line(series, 1, since, until)
         yield Line(series, 0, max(0, until + SCRAPE))
+    of = {"deployment": deployment, "instance": instance, "job": "wattline"}
+    for since, until in lived.values():
+        # A verdict looks back: the onset lies before the first scrape that shows the state.
+        began = START + max(0, since - ONSET_BEFORE)
+        yield Line(labelled("wattline_deployment_state_since_timestamp_seconds", **of), began, since, until)
 
 
 def always(state: State) -> dict[State, tuple[int, int]]:
@@ -103,6 +111,44 @@ def two_hosts() -> Iterator[Line]:
         yield Line(labelled("ALERTS", alertname=name, alertstate="firing", severity="info", **labels))
 
 
+def first_minutes() -> Iterator[Line]:
+    """The minute before a verdict, and the first minute of an exporter."""
+    for name, watched in (("pending", 60), ("young", 20), ("settled", 60)):
+        of = {"deployment": name, "instance": "one:1", "job": "wattline"}
+        yield Line(labelled("wattline_deployment_watched_seconds", **of), watched)
+    yield Line(labelled("wattline_window_seconds", instance="one:1", job="wattline"), 60)
+    of = {"deployment": "pending", "instance": "one:1", "job": "wattline"}
+    yield Line(labelled("wattline_deployment_pending_seconds", **of, state="idle_while_busy"), 18)
+
+
+ILL_SINCE = 1500
+
+
+def woken() -> Iterator[Line]:
+    """Two of three hosts work; the third, in the middle, idles while busy since a second that is on no scrape."""
+    for instance, state in (("a:1", State.WORKING), ("b:1", State.IDLE_WHILE_BUSY), ("c:1", State.WORKING)):
+        of = {"deployment": "woken", "instance": instance, "job": "wattline"}
+        lived = (
+            always(state)
+            if state is State.WORKING
+            else {State.WORKING: (0, ILL_SINCE - SCRAPE), state: (ILL_SINCE, SECONDS)}
+        )
+        yield from states("woken", instance, lived)
+        for cause in ("not_fed", "memory_bound"):
+            suspected = labelled("wattline_deployment_suspected_cause", **of, cause=cause)
+            yield Line(suspected, float(instance == "b:1" or cause == "memory_bound"))
+    alert = {"alertname": "GpuIdleWhileBusy", "deployment": "woken", "severity": "critical"}
+    yield Line(labelled("ALERTS", **alert, alertstate="firing"), 1, 1650)
+    yield Line(labelled("ALERTS_FOR_STATE", **alert), START + 1605, 1605)
+    node = {"alertname": "WattlineConfigReloadFailed", "instance": "b:1", "severity": "warning"}
+    yield Line(labelled("ALERTS", **node, alertstate="firing"), 1, 1650)
+    yield Line(labelled("ALERTS_FOR_STATE", **node), START + 1500, 1605)
+    yield Line(labelled("wattline_deployment_gpus", deployment="woken", instance="b:1", job="wattline"), 8)
+    waits = alert | {"alertname": "InferenceStalled"}
+    yield Line(labelled("ALERTS", **waits, alertstate="pending"), 1, 1650)
+    yield Line(labelled("ALERTS_FOR_STATE", **waits), START + 1650, 1650)
+
+
 def past() -> Iterator[Line]:
     yield Line(labelled("ALERTS", alertname="Watchdog", alertstate="firing", severity="none"))
     for state in State:
@@ -111,6 +157,11 @@ def past() -> Iterator[Line]:
     yield from states("moved", "one:1", {State.IDLE: (0, 660), State.STALLED: (CHANGES, SECONDS)})
     yield from states("restarted", "one:1", {State.WORKING: (900, SECONDS)})
     yield from two_hosts()
+    yield from first_minutes()
+    yield from woken()
+    for cluster, state in (("east", State.WORKING), ("west", State.STALLED)):
+        for line in states("twin", "one:1", always(state)):
+            yield line._replace(series=line.series.replace("{", f'{{cluster="{cluster}",', 1))
     for other in set(State) - {State.UNKNOWN}:
         yield from states(f"half-{other}", "read:1", always(other))
         yield from states(f"half-{other}", "lost:1", always(State.UNKNOWN))
@@ -138,7 +189,12 @@ def names_of_states(panel: dict[str, Any]) -> dict[str, str]:
     for override in panel["fieldConfig"]["overrides"]:
         mappings += [each for prop in override["properties"] if prop["id"] == "mappings" for each in prop["value"]]
     known = {*(state.record.title for state in State), "No data"}
-    texts = {value: result["text"] for each in mappings for value, result in each["options"].items()}
+    texts = {
+        value: result["text"]
+        for each in mappings
+        if each["type"] == "value"
+        for value, result in each["options"].items()
+    }
     return {value: text for value, text in texts.items() if text in known}
 
 
@@ -164,10 +220,12 @@ SHOWS_STATES = [
     ("fleet", TABLE),
     ("fleet", "When was each deployment in which state?"),
     ("deployment", "State now"),
+    ("deployment", "Which state when?"),
+    ("deployment", "Which node is in which state?"),
 ]
 
 
-@pytest.mark.parametrize(("board", "title"), SHOWS_STATES)
+@pytest.mark.parametrize(("board", "title"), SHOWS_STATES[:-1])
 @pytest.mark.parametrize(
     ("other", "shown"),
     [
@@ -225,25 +283,33 @@ def annotation(board: str, name: str, **values: str) -> str:
     return filled(found["expr"], **({"gpu": MINE} | ALL | values))
 
 
-@pytest.mark.parametrize("step", [60, 120, 300, 600])
-@pytest.mark.parametrize("deployment", ["moved", "restarted"])
-def test_a_change_of_state_is_marked_once_whatever_the_step(server: Prometheus, deployment: str, step: int) -> None:
-    """Grafana asks for 100 moments: over two hours once in two minutes. A series that begins is no change of state."""
-    expr = annotation("deployment", "State changes", deployment=deployment, __interval=f"{step}s")
-    marks = [
-        (series["metric"]["state"], t - START)
-        for series in server.over_time(expr, START, END, step)
-        for t, _ in series["values"]
-    ]
-    first = -(-CHANGES // step) * step
-    assert marks == ({"moved": [("stalled", first)], "restarted": []}[deployment])
+def marks(server: Prometheus, board: str, step: int, **values: str) -> set[tuple[str, str, float]]:
+    """Host, state and second of each mark, as Grafana makes them: at the value, which is in milliseconds."""
+    (found,) = (each for each in BOARDS[board]["annotations"]["list"] if each["name"] == "State changes")
+    assert found["useValueForTime"] is True
+    asked = server.over_time(annotation(board, "State changes", **values), START, END, step)
+    told = {
+        (series["metric"]["instance"], series["metric"]["state"], float(value) / 1000 - START)
+        for series in asked
+        for _, value in series["values"]
+    }
+    return {mark for mark in told if mark[2] > 0}
 
 
-def test_a_gpu_shows_changes_of_state_of_its_own_deployment_on_its_own_node(server: Prometheus) -> None:
-    marks = server.over_time(annotation("gpu", "State changes", __interval="60s"), START, END, 60)
-    assert [(each["metric"]["deployment"], each["metric"]["instance"], each["metric"]["state"]) for each in marks] == [
-        ("two", "one:1", "low_power")
-    ]
+@pytest.mark.parametrize("step", [60, 300, 600])
+def test_a_state_of_interest_is_marked_at_its_onset_whatever_the_step(server: Prometheus, step: int) -> None:
+    """Grafana asks once a minute, and over a day for a hundred moments only."""
+    onset = CHANGES - ONSET_BEFORE
+    assert marks(server, "deployment", step, deployment="moved") == {("one:1", "stalled", onset)}
+
+
+@pytest.mark.parametrize("deployment", ["restarted", "other"])
+def test_what_is_well_has_no_mark(server: Prometheus, deployment: str) -> None:
+    assert marks(server, "deployment", 60, deployment=deployment) == set()
+
+
+def test_a_gpu_shows_states_of_its_own_deployment_on_its_own_node(server: Prometheus) -> None:
+    assert marks(server, "gpu", 60) == {("one:1", "low_power", 600 - ONSET_BEFORE)}
 
 
 def test_the_cases_are_alerts_that_there_are() -> None:
@@ -278,3 +344,123 @@ def test_a_pair_of_gpus_is_counted_once(server: Prometheus, gpu: str) -> None:
         ((_, pairs),) = (row["value"] for row in server.at(filled(target.expr, **values), START + EXPORTER_ENDS))
         assert float(pairs) == 3
     assert len(asked) == 2
+
+
+def shown_now(server: Prometheus, title: str, deployment: str) -> list[tuple[str, float]]:
+    """Legends with their labels filled in, and the values."""
+    return [
+        (
+            re.sub(r"\{\{(\w+)\}\}", lambda match: row["metric"][match[1]], target.target["legendFormat"]),  # noqa: B023
+            float(row["value"][1]),
+        )
+        for target in targets("deployment")
+        if target.panel["title"] == title
+        for row in server.at(filled(target.expr, deployment=deployment, node=".+", gpu=".+"), END)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("deployment", "shown"),
+    [
+        ("pending", [("idle_while_busy", 18)]),
+        ("young", [("watched so far, of 60 s", 20)]),
+        ("settled", [("coming", 0)]),
+        ("is-working", []),  # Of an exporter that does not tell, nothing is said.
+    ],
+)
+def test_what_is_coming_is_said_before_the_verdict(
+    server: Prometheus, deployment: str, shown: list[tuple[str, float]]
+) -> None:
+    assert shown_now(server, "What is coming?", deployment) == shown
+
+
+def test_the_name_of_a_state_that_is_coming_says_when() -> None:
+    panel = next(panel for panel in panels("deployment") if panel["title"] == "What is coming?")
+    names = {
+        override["matcher"]["options"]: prop["value"]
+        for override in panel["fieldConfig"]["overrides"]
+        for prop in override["properties"]
+        if prop["id"] == "displayName"
+    }
+    assert names == {
+        "low_power": "Low power at 60 s; so far",
+        "idle_while_busy": "Idle while busy at 60 s; so far",
+        "stalled": "Stalled at 60 s; so far",
+        "coming": "\N{NO-BREAK SPACE}",
+    }
+
+
+def test_the_time_in_the_state_is_that_of_the_host_that_matters_from_its_onset(server: Prometheus) -> None:
+    assert shown_now(server, "For", "woken") == [("for", SECONDS - ILL_SINCE + ONSET_BEFORE)]
+
+
+def rows_of(server: Prometheus, title: str, deployment: str) -> list[dict[str, Any]]:
+    (target,) = (target for target in targets("deployment") if target.panel["title"] == title)
+    return server.at(filled(target.expr, deployment=deployment, node=".+", gpu=".+"), END)
+
+
+def in_words(title: str, column: str, value: str) -> str:
+    """What a table writes in the place of a label's value."""
+    panel = next(panel for panel in panels("deployment") if panel["title"] == title)
+    (override,) = (each for each in panel["fieldConfig"]["overrides"] if each["matcher"]["options"] == column)
+    (mappings,) = (prop["value"] for prop in override["properties"] if prop["id"] == "mappings")
+    return str(mappings[0]["options"][value]["text"])
+
+
+def test_what_to_do_next_names_the_state_first_then_each_cause_and_its_runbook(server: Prometheus) -> None:
+    """That decoding is bound by memory is normal, and no reason to do anything."""
+    rows = [row["metric"] for row in rows_of(server, "What to do next?", "woken")]
+    assert [(row["what"], row.get("runbook")) for row in rows] == [
+        ("idle_while_busy", "GpuIdleWhileBusy"),
+        ("not_fed", None),  # The state's own runbook explains it.
+    ]
+    steps = {row["what"]: in_words("What to do next?", "First step", row["step"]) for row in rows}
+    assert steps["not_fed"] == "Which processes are on the GPUs"
+
+
+def test_every_state_and_cause_that_asks_for_something_has_a_first_step_and_a_runbook_that_exists() -> None:
+    (target,) = (target for target in targets("deployment") if target.panel["title"] == "What to do next?")
+    runbooks = set(re.findall(r'"runbook", "(\w+)"', target.expr))
+    assert runbooks >= {"WattlineExporterDown", "WattlineDeploymentUnknown"} | {
+        state.record.runbook for state in State if state.bad
+    }
+    assert all((ROOT / "docs" / "runbooks" / f"{name}.md").exists() for name in runbooks)
+    for named in (*(state for state in State if state.bad), *(c for c in Cause if c.record.weight != "normal")):
+        assert in_words("What to do next?", "First step", named.value) != "Nothing is to be done"
+
+
+def test_alerts_that_fire_are_listed_with_how_long_their_condition_has_held(server: Prometheus) -> None:
+    rows = rows_of(server, "Which alerts fire?", "woken")
+    listed = [(row["metric"]["alertname"], row["metric"]["severity"], float(row["value"][1])) for row in rows]
+    assert sorted(listed) == [
+        ("GpuIdleWhileBusy", "critical", SECONDS - 1605),
+        ("WattlineConfigReloadFailed", "warning", 300),
+    ]
+    assert shown_now(server, "Alerts firing", "woken") == [("alerts", 2)]
+
+
+def test_deployments_of_one_name_in_two_clusters_are_two(server: Prometheus) -> None:
+    column = only("fleet", TABLE, 'state="unknown"')
+    rows = server.at(filled(column.expr, deployment="twin", node=".+"), END)
+    assert {(row["metric"]["cluster"], float(row["value"][1]), row["metric"]["around"]) for row in rows} == {
+        ("east", State.WORKING.record.rank, "var-cluster=east&var-namespace="),
+        ("west", State.STALLED.record.rank, "var-cluster=west&var-namespace="),
+    }
+    for target in targets("deployment"):
+        if target.panel["title"] == "State now":
+            (row,) = server.at(filled(target.expr, deployment="twin", node=".+", cluster="west"), END)
+            assert float(row["value"][1]) == State.STALLED.record.rank
+
+
+def test_the_link_of_a_row_opens_the_deployment_in_its_cluster() -> None:
+    panel = only("fleet", TABLE, "").panel
+    urls = [
+        link["url"]
+        for override in panel["fieldConfig"]["overrides"]
+        for prop in override["properties"]
+        if prop["id"] == "links"
+        for link in prop["value"]
+    ]
+    assert [url.split("&")[:2] for url in urls] == [
+        ["/d/wattline-deployment/deployment?${datasource:queryparam}", "${__data.fields.around:raw}"]
+    ]

@@ -73,7 +73,7 @@ def coloured(panel: dict[str, Any]) -> list[tuple[str, str]]:
         if override["matcher"]["options"] in titles:
             found.append((override["matcher"]["options"], properties["color"]["fixedColor"]))
         mappings += properties.get("mappings", ())
-    for mapping in mappings:
+    for mapping in (each for each in mappings if each["type"] == "value"):
         found += [
             (result["text"], result.get("color", ""))
             for result in mapping["options"].values()

@@ -19,7 +19,7 @@ DELIBERATELY_UNUSED = {
     "wattline_source_read_seconds_count": "as its sum",
 }
 
-BY_PROMETHEUS = {"ALERTS", "up"}
+BY_PROMETHEUS = {"ALERTS", "ALERTS_FOR_STATE", "up"}
 """What Prometheus itself tells."""
 
 
@@ -31,6 +31,7 @@ def published() -> frozenset[str]:
         families.ENGINE_FAMILIES,
         families.DEPLOYMENT_FAMILIES,
         families.SOURCE_FAMILIES,
+        families.SNAPSHOT_FAMILIES,
     )
     names = {families.PREFIX + family.name + "_total" * family.counter for table in tables for family in table}
     names |= {families.PREFIX + info.name for info in (families.GPU_INFO, families.ENGINE_INFO)}

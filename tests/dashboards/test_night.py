@@ -98,8 +98,11 @@ def numbers(server: Prometheus, board: str, title: str, **picked: str) -> list[f
 SPEAKS_OF_SILENCE = {
     ("fleet", "Exporters up"): [0.0, 1.0],
     ("fleet", "Which exporters run, and with which configuration?"): [0.0],
-    ("fleet", "Which deployment wastes watts?"): [NO_DATA, NO_DATA],
+    ("fleet", "Which deployment wastes watts?"): [NO_DATA, NO_DATA, pytest.approx(END - KILLED, abs=60)],
     ("deployment", "State now"): [NO_DATA],
+    # Its last sample is looked for minute by minute.
+    ("deployment", "For"): [pytest.approx(END - KILLED, abs=60)],
+    ("deployment", "What to do next?"): [1 + NO_DATA],
 }
 """What a panel for now still shows of a killed exporter; every other one shows nothing."""
 OF_A_DAY = "energy_joules_total"
@@ -138,6 +141,9 @@ def test_a_deployment_that_went_blind_keeps_its_row_above_those_that_work(server
         "a renamed one is known by its new name"
     )
     assert {rows["alive"], rows["new"]} <= {State.WORKING.record.rank, State.SATURATED.record.rank}
+    wasted = next(t for t in targets("fleet") if t.panel == states.panel and OF_A_DAY in t.expr)
+    named = {row["metric"]["deployment"] for row in answer(server, wasted, deployment=".*", node=".+")}
+    assert named == {"dead", "alive", "new"}, "the old name has no row of its own"
     (worst,) = answer(server, where, deployment=".*", node=".+")
     assert (worst["metric"]["deployment"], worst["metric"]["instance"]) == ("dead", "dead:1")
 
@@ -175,6 +181,6 @@ def test_a_node_that_throttles_is_named_whatever_the_others_do(server: Prometheu
 def test_tokens_per_watt_divides_the_tokens_of_a_host_by_its_own_power(
     server: Prometheus, deployment: str, expected: list[float]
 ) -> None:
-    assert numbers(server, "deployment", "Tokens per watt", deployment=deployment, node=".+") == expected
+    assert numbers(server, "deployment", "Tokens/watt", deployment=deployment, node=".+") == expected
     (column,) = (t for t in targets("fleet") if t.panel["type"] == "table" and "wattline_engine_up" in t.expr)
     assert [float(row["value"][1]) for row in answer(server, column, deployment=deployment, node=".+")] == expected
