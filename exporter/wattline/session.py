@@ -40,10 +40,11 @@ DISK_SECONDS = 0.5
 """A disk that takes longer is not waited for."""
 
 
-def plan_of(config: Config) -> Plan:
-    """What the analysis must know of a configuration."""
+def plan_of(config: Config, unplaced: Mapping[str, tuple[str, ...]] | None = None) -> Plan:
+    """What the analysis must know of a configuration, and by deployment what runs on GPUs that are not known."""
+    blind = unplaced or {}
     return Plan(
-        deployments=tuple(map(deployment_plan, config.deployments)),
+        deployments=tuple(replace(deployment_plan(d), unplaced=blind.get(d.name, ())) for d in config.deployments),
         window=config.window,
         grace=config.grace,
         sample_interval=config.sample_interval,
@@ -108,7 +109,7 @@ class Session:
         self.config = self._discovery.known(config, {})
         """What is in force; ``auto`` has been found out."""
         self.clock = clock
-        self.observer = Observer(plan_of(self.config))
+        self.observer = Observer(plan_of(self.config, self._discovery.unplaced))
         self._source = source
         self._speed = speed
         self._on_read = on_read
@@ -160,7 +161,7 @@ class Session:
     async def _go_on(self, config: Config) -> None:
         async with self._changing:
             # Whatever cannot be is found out before anything is changed.
-            plan, wanted = plan_of(config), targets_of(config)
+            plan, wanted = plan_of(config, self._discovery.unplaced), targets_of(config)
             self.config = config
             self.observer.replan(plan)
             await self._start_scrapers(wanted)

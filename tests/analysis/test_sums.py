@@ -102,9 +102,18 @@ class TestOwnership:
         a, b = observer.judge(69).deployments
         assert (a.gpus, a.power_watts) == ((uuid(0),), pytest.approx(500))
         assert (b.gpus, b.power_watts) == ((), None)
-        assert b.unresolved_gpus == (f"{uuid(0)} (it belongs to a)",)
+        assert (b.unresolved_gpus, b.foreign_gpus) == ((), {uuid(0): "a"})
         assert b.state is State.UNKNOWN
-        assert "it belongs to a" in b.reason
+        assert b.reason == f"GPU {uuid(0)} belongs to a"
+
+    def test_nothing_is_derived_while_the_gpu_of_one_process_is_not_known(self) -> None:
+        observer = Observer(Plan(deployments=(DeploymentPlan("a", (), (0,), unplaced=("sglang::scheduler_TP1",)),)))
+        observer.observe(BOARD)
+        for second in range(70):
+            gpu(observer, second)
+        (a,) = observer.judge(69).deployments
+        assert (a.state, a.power_watts, a.unplaced) == (State.UNKNOWN, None, ("sglang::scheduler_TP1",))
+        assert a.reason == "the GPU of sglang::scheduler_TP1 is not known"
 
     def test_requests_that_another_exporter_counts_are_judged_by_and_not_published(self) -> None:
         bench = Bench(plan=Plan(deployments=(DeploymentPlan("glm5", (EnginePlan("head", count_tokens=False),)),)))

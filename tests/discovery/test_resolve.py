@@ -157,7 +157,8 @@ def test_a_part_of_the_gpus_is_marked_as_such(host: Host, discoverer: Discoverer
     """The deployment names what is missing; the analysis then derives nothing from the rest."""
     pids = host.sglang(100, ["TP0", "TP1"], *GLM, listens=[("127.0.0.1", 30000)])
     resolution = discoverer.resolve(parse(AUTO, "f"), conditions([pids[:1]]))
-    assert shown(resolution)["GLM-5"][1] == [0, "that of sglang::scheduler_TP1"]
+    assert shown(resolution)["GLM-5"][1] == [0]
+    assert resolution.unplaced == {"GLM-5": ("sglang::scheduler_TP1",)}
     assert blind(resolution) == ["unplaced"]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from wattline.analysis.boards import board
 from wattline.analysis.causes import POWER_CAP, THROTTLE_REASONS, GpuSigns, Signs, suspect, unseen
@@ -33,6 +33,22 @@ BLIP_SECONDS = 15.0
 """A state that comes back within it was not over: people count from when it began."""
 IDLE_SETTLE = 2.0
 """Seconds after the last work in which the driver's 1 s average still remembers it."""
+
+
+class _Members(NamedTuple):
+    """The GPUs of a deployment, and why they may be a part of it only."""
+
+    gpus: tuple[str, ...]
+    missing: tuple[str, ...]
+    foreign: dict[str, str]
+    unplaced: tuple[str, ...]
+
+    def why_partial(self) -> str:
+        """Why nothing may be derived from the GPUs, in words; empty when they are all."""
+        words = [f"configured GPU not visible: {', '.join(self.missing)}"] if self.missing else []
+        words += [f"GPU {uuid} belongs to {owner}" for uuid, owner in self.foreign.items()]
+        words += [f"the GPU of {', '.join(self.unplaced)} is not known"] if self.unplaced else []
+        return "; ".join(words)
 
 
 @dataclass(slots=True)
@@ -154,8 +170,7 @@ class Observer:
         if not known or len(known) < len(stretches):
             return
         start, end = max(s[0] for s in known), min(s[1] for s in known)
-        uuids, _ = self._memberships()[deployment]
-        for uuid in uuids:
+        for uuid in self._memberships()[deployment].gpus:
             self.gpus[uuid].learn_idle(start + IDLE_SETTLE, end)
 
     def members(self, deployment: DeploymentPlan) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -174,18 +189,15 @@ class Observer:
                 found.append(uuid)
         return tuple(found), tuple(missing)
 
-    def _memberships(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    def _memberships(self) -> dict[str, _Members]:
         """As :meth:`members`, by deployment. A GPU is the first one's that names it, by whatever name."""
         owners: dict[str, str] = {}
-        found: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-        for deployment in self.plan.deployments:
-            uuids, missing = self.members(deployment)
-            taken = [u for u in uuids if u in owners]
-            found[deployment.name] = (
-                tuple(u for u in uuids if u not in owners),
-                (*missing, *(f"{u} (it belongs to {owners[u]})" for u in taken)),
-            )
-            owners |= {u: deployment.name for u in uuids if u not in owners}
+        found: dict[str, _Members] = {}
+        for plan in self.plan.deployments:
+            uuids, missing = self.members(plan)
+            own = tuple(u for u in uuids if u not in owners)
+            found[plan.name] = _Members(own, missing, {u: owners[u] for u in uuids if u in owners}, plan.unplaced)
+            owners |= dict.fromkeys(own, plan.name)
         return found
 
     def _in_order(self) -> list[str]:
@@ -196,9 +208,9 @@ class Observer:
     def judge(self, now: float, sources: Iterable[SourceView] = ()) -> Snapshot:
         """Everything that is known and believed at ``now``; adds the time since the last call to the state counters."""
         membership = self._memberships()
-        owner = {u: name for name, (uuids, _) in membership.items() for u in uuids}
+        owner = {u: name for name, members in membership.items() for u in members.gpus}
         gpus = {u: self.gpus[u].view(now, owner.get(u, "")) for u in self._in_order()}
-        deployments = tuple(self._judge(d, *membership[d.name], gpus, now) for d in self.plan.deployments)
+        deployments = tuple(self._judge(d, membership[d.name], gpus, now) for d in self.plan.deployments)
         self._judged_at = now if self._judged_at is None else max(now, self._judged_at)
         return Snapshot(
             t=now,
@@ -212,11 +224,11 @@ class Observer:
     def _judge(
         self,
         plan: DeploymentPlan,
-        uuids: tuple[str, ...],
-        missing: tuple[str, ...],
+        members: _Members,
         views: dict[str, GpuView],
         now: float,
     ) -> DeploymentView:
+        uuids, missing = members.gpus, members.why_partial()
         start = now - self.plan.window
         engines = [self.engines[e.name] for e in plan.engines]
         gpus = [views[u] for u in uuids]
@@ -240,7 +252,9 @@ class Observer:
             flops_ratio=self._used(engines, gpus, start, "flops"),
             gpus=uuids,
             engines=tuple(e.engine.name for e in engines),
-            unresolved_gpus=missing,
+            unresolved_gpus=members.missing,
+            foreign_gpus=members.foreign,
+            unplaced=members.unplaced,
             suspicions=suspect(signs, self.plan.thresholds),
             unseen=unseen(signs),
             tdp_fraction=totals.tdp_fraction,
@@ -325,7 +339,7 @@ class Observer:
         self,
         engines: list[EngineTrack],
         gpus: list[GpuView],
-        missing: tuple[str, ...],
+        missing: str,
         totals: _Totals,
         now: float,
     ) -> Evidence:
@@ -441,7 +455,7 @@ class Observer:
         )
 
     def _efficiency(
-        self, engines: list[EngineTrack], gpus: list[GpuView], missing: tuple[str, ...], now: float
+        self, engines: list[EngineTrack], gpus: list[GpuView], missing: str, now: float
     ) -> tuple[dict[str, float], dict[str, float]]:
         """Tokens per second by kind, and tokens per joule: both over the time in which the tokens were counted."""
         counted = [e for e in engines if e.engine.count_tokens]
@@ -495,7 +509,7 @@ class _Totals:
     active_fraction: float | None = None
 
     @classmethod
-    def of(cls, gpus: list[GpuView], missing: tuple[str, ...]) -> _Totals:
+    def of(cls, gpus: list[GpuView], missing: str) -> _Totals:
         if not gpus or missing:
             return cls()
         power = _sum(g.means.power_watts for g in gpus)
@@ -556,9 +570,9 @@ def _may_hold(work: Work | None) -> bool:
     return work is None or work.high is None or work.high > 0
 
 
-def _why_gpus(gpus: list[GpuView], missing: tuple[str, ...]) -> str:
+def _why_gpus(gpus: list[GpuView], missing: str) -> str:
     if missing:
-        return f"configured GPU not visible: {', '.join(missing)}"
+        return missing
     if not gpus:
         return "no GPU is known"
     lost = [g.identity for g in gpus if not g.up]

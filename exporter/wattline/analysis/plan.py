@@ -31,6 +31,8 @@ class DeploymentPlan:
     name: str
     engines: tuple[EnginePlan, ...] = ()
     gpus: tuple[int | str, ...] | None = None
+    unplaced: tuple[str, ...] = ()
+    """What runs of it on GPUs that nobody can name, so that its other GPUs are only a part."""
 
 
 @dataclass(frozen=True, slots=True)

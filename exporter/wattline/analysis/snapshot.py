@@ -209,6 +209,10 @@ class DeploymentView:
     """Operations as a share of the dense bf16 peak of its GPUs, by the engines' estimate."""
     unresolved_gpus: tuple[str, ...] = ()
     """Configured GPUs that are not visible: nothing is derived from a partial set."""
+    foreign_gpus: dict[str, str] = field(default_factory=dict)
+    """Configured GPUs that another deployment has, which is named: nor from these."""
+    unplaced: tuple[str, ...] = ()
+    """Processes and pods of its engines whose GPUs are not known: nor then."""
     suspicions: tuple[Suspicion, ...] = ()
     unseen: tuple[str, ...] = ()
     """What could not be looked at for a cause, and why."""

@@ -68,6 +68,8 @@ class Discovery:
         self._failure = "waits until the GPUs tell their processes"
         self._seen: dict[str, set[int]] = {}
         self._resolution: Resolution | None = None
+        self.unplaced: Mapping[str, tuple[str, ...]] = {}
+        """By deployment: processes and pods of its servers whose GPUs are not known."""
         self._looked_at: float | None = None
         self._started_at = 0.0
 
@@ -82,13 +84,18 @@ class Discovery:
             self._task = None
         self._resolution = None
         if not is_open(config):
-            return config
+            return self.known(config, {})
         self._task = asyncio.get_running_loop().create_task(self._look_forever(config), name=SOURCE)
         return self.known(config, self._listed(config))
 
     def known(self, config: Config, listed: Mapping[str, tuple[str, ...]]) -> Config:
         """The configuration without ``auto``, from what was seen before."""
-        return self._discoverer.known(config, listed).config if is_open(config) else config
+        if not is_open(config):
+            self.unplaced = {}
+            return config
+        known = self._discoverer.known(config, listed)
+        self.unplaced = known.unplaced
+        return known.config
 
     async def stop(self) -> None:
         """End it; a look that hangs is left behind."""
@@ -150,8 +157,9 @@ class Discovery:
         self._looked_at = time.monotonic()
         self._failure = ""
         before, self._resolution = self._resolution, outcome.value
+        self.unplaced = outcome.value.unplaced
         self._tell(outcome.value.notes)
-        if before is None or before.config != outcome.value.config:
+        if before is None or (before.config, before.unplaced) != (outcome.value.config, outcome.value.unplaced):
             _tell_deployments(outcome.value.config)
             # Not to be left half done when another configuration comes in between.
             await asyncio.shield(self._deliver(outcome.value.config))

@@ -38,6 +38,8 @@ class Resolution(NamedTuple):
     """Without ``auto``."""
     notes: tuple[Note, ...]
     """What could not be seen and why, and what else is worth knowing."""
+    unplaced: Mapping[str, tuple[str, ...]]
+    """By deployment: the processes and pods of its servers whose GPUs are not known."""
 
 
 @dataclass(slots=True)
@@ -72,10 +74,8 @@ class _Group:
             for name, endpoint in _named(place)
         )
 
-    def gpu_list(self) -> tuple[str, ...]:
-        """UUIDs; then, in words, what is missing, so that nothing is derived from a part of the GPUs."""
-        unplaced = [f"that of {title}" for place in self.places for title in place.server.unplaced]
-        return (*sorted(self.gpus), *unplaced)
+    def unplaced(self) -> tuple[str, ...]:
+        return tuple(title for place in self.places for title in place.server.unplaced)
 
 
 def _named(place: _Place) -> Iterable[tuple[str, Endpoint]]:
@@ -123,12 +123,12 @@ class Discoverer:
         except PodsError as error:
             # What was known of them stays as it was: not to be told is not to be told that they are gone.
             known = self.known(config, listed or {})
-            return Resolution(known.config, (Note("no_pods", str(error), blind=True), *known.notes))
+            return known._replace(notes=(Note("no_pods", str(error), blind=True), *known.notes))
         now = max((condition.t for condition in conditions.values()), default=0.0)
         with self._lock:
             self._remember(servers, now, _names_in(config))
             known = self._known(config, listed or {}, now)
-        return Resolution(known.config, tuple(dict.fromkeys((*notes, *known.notes))))
+        return known._replace(notes=tuple(dict.fromkeys((*notes, *known.notes))))
 
     def _find(
         self, config: Config, conditions: Mapping[str, GpuCondition]
@@ -149,7 +149,7 @@ class Discoverer:
 
     def _known(self, config: Config, listed: Mapping[str, tuple[str, ...]], now: float) -> Resolution:
         work = _Assignment(config, self._places, frozenset(p.name for p in self._places if p.seen < now), listed)
-        return Resolution(work.config(), tuple(work.notes))
+        return Resolution(work.config(), tuple(work.notes), work.unplaced)
 
     def _remember(self, servers: tuple[Server, ...], now: float, reserved: frozenset[str]) -> None:
         """Give every server its place: that of the same address, else that of one like it which has gone."""
@@ -195,6 +195,7 @@ class _Assignment:
         self, config: Config, places: list[_Place], gone: frozenset[str], listed: Mapping[str, tuple[str, ...]]
     ) -> None:
         self.notes: list[Note] = []
+        self.unplaced: dict[str, tuple[str, ...]] = {}
         self._config = config
         self._gone = gone
         self._groups = _groups(places)
@@ -221,7 +222,7 @@ class _Assignment:
             if gpus != "auto":
                 return (deployment,)
             self._tell(mine)
-            return (replace(deployment, gpus=tuple(dict.fromkeys(g for group in mine for g in group.gpu_list()))),)
+            return (self._placed(deployment, mine),)
         if gpus != "auto":
             mine = self._take_by_gpus(deployment)
             found = " + ".join(sorted(place.name for group in mine for place in group.places))
@@ -230,15 +231,16 @@ class _Assignment:
         mine, self._groups = self._free_of_others(deployment), []
         if deployment.name == UNNAMED:
             return tuple(
-                replace(deployment, name=g.places[0].name, engines=g.engines(), gpus=g.gpu_list()) for g in mine
+                self._placed(replace(deployment, name=g.places[0].name, engines=g.engines()), [g]) for g in mine
             )
-        return (
-            replace(
-                deployment,
-                engines=tuple(e for group in mine for e in group.engines()),
-                gpus=tuple(g for group in mine for g in group.gpu_list()),
-            ),
-        )
+        whole = replace(deployment, engines=tuple(e for group in mine for e in group.engines()))
+        return (self._placed(whole, mine),)
+
+    def _placed(self, deployment: Deployment, groups: list[_Group]) -> Deployment:
+        """With the GPUs of its servers; what of them is on no known GPU is kept apart."""
+        if unplaced := tuple(title for group in groups for title in group.unplaced()):
+            self.unplaced[deployment.name] = unplaced
+        return replace(deployment, gpus=tuple(dict.fromkeys(g for group in groups for g in sorted(group.gpus))))
 
     def _take_by_address(self, deployment: Deployment, engines: Iterable[Engine]) -> list[_Group]:
         mine = []

@@ -298,8 +298,8 @@ DEPLOYMENT_FAMILIES: tuple[Family[DeploymentView], ...] = (
     Family("deployment_gpus", "GPUs of the deployment on this host.", lambda d: float(len(d.gpus))),
     Family(
         "deployment_gpus_unresolved",
-        "Configured GPUs that are not visible.",
-        lambda d: float(len(d.unresolved_gpus)),
+        "Configured GPUs that are not visible or belong to another deployment, and processes whose GPU is not known.",
+        lambda d: float(len(d.unresolved_gpus) + len(d.foreign_gpus) + len(d.unplaced)),
     ),
     Family(
         "tokens_per_second",

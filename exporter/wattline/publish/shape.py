@@ -157,6 +157,8 @@ class Deployment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     unseen: Annotated[tuple[str, ...], says("What could not be looked at for a cause, and why.")]
     gpus: Annotated[tuple[str, ...], says("UUIDs of its GPUs on this host.")]
     unresolved_gpus: Annotated[tuple[str, ...], says("Configured GPUs that are not visible.")]
+    foreign_gpus: Annotated[dict[str, str], says("Configured GPUs that another deployment has: its name, by UUID.")]
+    unplaced: Annotated[tuple[str, ...], says("Processes and pods of its engines whose GPUs are not known.")]
     engines: Annotated[tuple[str, ...], says("Names of its engines.")]
     power_watts: Annotated[float | None, says("Now, summed over its GPUs.")] = None
     power_mean_watts: Annotated[float | None, says("Over the window, summed over its GPUs.")] = None
@@ -363,6 +365,8 @@ def deployment(view: DeploymentView, snapshot: Snapshot) -> dict[str, Any]:
         "unseen": _all_clean(view.unseen),
         "gpus": _all_clean(view.gpus),
         "unresolved_gpus": _all_clean(view.unresolved_gpus),
+        "foreign_gpus": {clean(uuid): clean(owner) for uuid, owner in view.foreign_gpus.items()},
+        "unplaced": _all_clean(view.unplaced),
         "engines": _all_clean(view.engines),
         "power_watts": _sum(g.sample.power_watts if g.sample else None for g in gpus),
         "power_mean_watts": finite(view.power_watts),

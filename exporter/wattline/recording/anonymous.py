@@ -43,7 +43,9 @@ class Pseudonyms:
 
         def deployment(d: DeploymentPlan) -> DeploymentPlan:
             gpus = None if d.gpus is None else tuple(self.uuid(g) if _is_uuid(g) else g for g in d.gpus)
-            return replace(d, name=self._deployment(d.name), engines=tuple(map(engine, d.engines)), gpus=gpus)
+            unplaced = tuple(f"process {number}" for number, _ in enumerate(d.unplaced, 1))
+            engines = tuple(map(engine, d.engines))
+            return replace(d, name=self._deployment(d.name), engines=engines, gpus=gpus, unplaced=unplaced)
 
         return replace(
             plan,

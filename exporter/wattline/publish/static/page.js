@@ -279,6 +279,10 @@ function suspicions(deployment) {
     deployment.unresolved_gpus.length
       ? [h("h3", {}, "Configured GPUs that are not visible"),
          h("ul", { class: "list" }, deployment.unresolved_gpus.map((gpu) => h("li", {}, gpu)))]
+      : null,
+    deployment.unplaced.length
+      ? [h("h3", {}, "Processes whose GPU is not known"),
+         h("ul", { class: "list" }, deployment.unplaced.map((name) => h("li", {}, name)))]
       : null);
 }
 
@@ -438,7 +442,7 @@ function engineTable(engines, owner) {
     ["Model", (e) => e.model, "long"],
     ["Run", (e) => given(e.running_requests, number), "n"],
     ["Wait", (e) => given(e.queued_requests, number), "n"],
-    ["Wait for peer", (e) => given(e.waiting_for_peer_requests, number), "n"],
+    ["Wait for peer", (e) => given(e.waiting_for_peer_requests || null, number), "n"],
     ["KV cache", (e) => given(e.kv_cache_usage_ratio, wholePercent), "n"],
     ["Scheduler idle", (e) => given(e.scheduler_idle_ratio, wholePercent), "n"],
     ["Prompt tokens", (e) => given(e.prompt_tokens_total, number), "n"],
