@@ -8,17 +8,15 @@ from grafana_foundation_sdk.builders import dashboard, prometheus, timeseries
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import dashboard as d
 
-from dashboards.numbers import OUTER, SIGN_OF_LIFE, alert_names
+from dashboards.numbers import INSTALLATION, OUTER, SIGN_OF_LIFE, alert_names
 from dashboards.palette import FAULT, NEUTRAL, REQUESTS_QUEUED, REQUESTS_RUNNING, STATE_COLOURS, TOKENS
 from dashboards.panels import DATASOURCE, NO_DATA, PLUGIN_VERSION, dashed, fixed, graph, over_time, properties
 from wattline.analysis.causes import THROTTLE_REASONS
 from wattline.analysis.snapshot import State
 
 TAG = "wattline"
-WATTLINE = "wattline"
-"""Hidden variable: where a browser reaches an exporter, for its runbooks."""
-ADDRESS = "http://localhost:10087"
-"""Of the exporter of the bundle. Whoever opens Grafana from elsewhere names another one."""
+RUNBOOKS = "runbooks"
+"""Hidden variable: where people reach the runbooks. The bundle and the chart put their own address into it."""
 FLEET, DEPLOYMENT, GPU = "wattline-fleet", "wattline-deployment", "wattline-gpu"
 """The uids of the three dashboards: links rely on them, so they never change."""
 BOARDS = {FLEET: "Fleet", DEPLOYMENT: "Deployment", GPU: "GPU"}
@@ -211,7 +209,7 @@ AROUND = tuple(f"${{{name}:queryparam}}" for name in ("datasource", *OUTER))
 
 def runbook_of(alert: str) -> str:
     """Return the address of the runbook of an alert. ``alert`` is a Grafana expression for its name."""
-    return f"${{{WATTLINE}}}/runbooks/${{{alert}:percentencode}}"
+    return f"${{{RUNBOOKS}}}/${{{alert}:percentencode}}"
 
 
 def with_around(expr: str) -> str:
@@ -288,7 +286,7 @@ def variables(*, one_deployment: bool = False, gpu: str | None = None) -> list[B
         .include_all(True)
         .all_value(".+")
     )
-    address = dashboard.ConstantVariable(WATTLINE).label("Wattline").value(ADDRESS)
+    address = dashboard.ConstantVariable(RUNBOOKS).label("Runbooks").value(INSTALLATION.addresses["runbooks_url"])
     around = [
         _query(
             label, label.capitalize(), f"label_values(wattline_deployment_state, {label})", "Around the deployments."

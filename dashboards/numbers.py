@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from alerts.build import load_values
 from wattline.analysis.thresholds import Thresholds
 
 ALERTS = Path(__file__).parent.parent / "alerts"
@@ -59,5 +60,7 @@ def alert_names() -> list[str]:
 SIGN_OF_LIFE = "Watchdog"
 """The alert that always fires: without it, no alert at all means nothing."""
 
-OUTER = ("cluster", "namespace")
+INSTALLATION = load_values()
+"""What differs from one installation to another: ``alerts/values.yml``."""
+OUTER = INSTALLATION.outer_labels
 """Labels around everything, where there are any: deployments of one name in two clusters are two."""

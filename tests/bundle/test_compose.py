@@ -91,6 +91,19 @@ def rules_of(bundle: dict[str, Any], folder: Path) -> str:
     return "".join(path.read_text() for path in sorted(folder.glob("*.rules.yml")))
 
 
+def test_the_links_of_dashboards_lead_where_people_reach_the_exporter(docker_compose: str, tmp_path: Path) -> None:
+    grafana = services(config(docker_compose, variables={"WATTLINE_URL": "https://gpu.example"}))["grafana"]
+    shell, flags, script, name = grafana["entrypoint"]
+    script = script.replace("$$", "$").replace("/etc/wattline/dashboards-source", str(ROOT / "dashboards"))
+    script = script.replace("/etc/wattline/dashboards", str(tmp_path)).replace("exec /run.sh", "echo started")
+    environment = {"PATH": "/usr/bin:/bin", **grafana["environment"]}
+    done = subprocess.run([shell, flags, script, name], check=True, text=True, capture_output=True, env=environment)
+    assert done.stdout.strip() == "started"
+    for path in (ROOT / "dashboards").glob("*.json"):
+        text = path.read_text()
+        assert (tmp_path / path.name).read_text() == text.replace("http://localhost:10087", "https://gpu.example")
+
+
 def test_the_links_of_messages_lead_where_people_reach_the_servers(docker_compose: str, tmp_path: Path) -> None:
     rules = rules_of(config(docker_compose), tmp_path)
     assert rules == "".join(path.read_text() for path in sorted((ROOT / "alerts").glob("*.rules.yml")))

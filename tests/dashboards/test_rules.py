@@ -250,7 +250,7 @@ def test_links_lead_to_dashboards_that_are_there_with_variables_that_they_have(n
     leading = [link["url"] for prop, value in _field_properties(name) if prop == "links" for link in value]
     assert leading, "somewhere to go"
     for url in leading:
-        if url.startswith("${wattline}/runbooks/"):
+        if url.startswith("${runbooks}/"):
             continue
         uid, query = re.fullmatch(r"/d/([\w-]+)/\w+\?(.*)", url).groups()  # type: ignore[union-attr]
         known = set(variables(uids[uid]))

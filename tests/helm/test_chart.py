@@ -234,3 +234,20 @@ class TestValues:
     def test_a_wrong_value_is_refused_by_name(self, given: dict[str, Any], named: str) -> None:
         with helm_python.Chart.load(CHART) as chart, pytest.raises(helm_python.HelmError, match=named):
             chart.validate_schema(given)
+
+
+def test_dashboards_open_with_the_data_source_that_is_named_and_link_to_the_runbooks() -> None:
+    def boards(**values: Any) -> list[dict[str, Any]]:
+        maps = [
+            m for m in render(dashboards={"enabled": True, **values}, prometheusRule=links) if m["kind"] == "ConfigMap"
+        ]
+        return [json.loads(text) for each in maps for name, text in each["data"].items() if name.endswith(".json")]
+
+    links = {"links": {"runbooks": "https://gpu.example/runbooks"}}
+    for named, expected in (("", "default"), ('The "fleet"', 'The "fleet"')):
+        listed = boards(datasource=named)
+        assert len(listed) == 3
+        for board in listed:
+            variables = {each["name"]: each for each in board["templating"]["list"]}
+            assert variables["datasource"]["current"] == {"text": expected, "value": expected}
+            assert variables["runbooks"]["query"] == "https://gpu.example/runbooks"
