@@ -221,6 +221,11 @@ GPU_FAMILIES: tuple[Family[GpuView], ...] = (
         counter=True,
     ),
     Family("gpu_temperature_celsius", "GPU temperature.", _condition("temperature_celsius")),
+    Family(
+        "gpu_processes",
+        "Processes that hold the GPU, where the driver tells them.",
+        lambda g: len(g.condition.processes) if g.condition and g.condition.processes is not None else None,
+    ),
     Family("gpu_xid_errors", "XID errors seen since the exporter listens.", _condition("xid_errors"), counter=True),
 )
 
