@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from wattline.analysis.thresholds import Thresholds
 from wattline.durations import format_duration, parse_duration
-from wattline.engines.normalise import KINDS
+from wattline.engines.tables import KINDS
 from wattline.engines.target import DEFAULT_ENGINE_URL, CredentialsError, Engine, bad_name
 from wattline.yamlfile import ConfigError, Document, dotted, read_text
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wattline.config import Config, ConfigError, Deployment, Engine, GpuSettings, Thresholds, load, parse, schema
-from wattline.engines.normalise import KINDS
+from wattline.engines.tables import KINDS
 from wattline.yamlfile import Document
 
 UUID = "GPU-5f1c0e6a-90b3-4a2d-8c71-3d2e4b5a6f70"

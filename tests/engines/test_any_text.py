@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engines.texts import recorded, text
-from wattline.engines.normalise import KINDS, normalise
+from wattline.engines.normalise import normalise
+from wattline.engines.tables import KINDS
 from wattline.readings import EngineReading
 
 NAMES = sorted(name for kind in KINDS.values() for name in kind.wanted())

@@ -8,7 +8,7 @@ import pytest
 
 from tests.engines.texts import lines, reading, real, recorded, text
 from wattline.engines.errors import hint
-from wattline.engines.normalise import KINDS
+from wattline.engines.tables import KINDS
 
 
 @pytest.mark.parametrize("name", ["vllm_v0.prom", "vllm_v1.prom", "vllm_both.prom"])

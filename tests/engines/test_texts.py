@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.engines.texts import lines, reading, recorded, text
 from wattline.engines import exposition
-from wattline.engines.normalise import KINDS
+from wattline.engines.tables import KINDS
 from wattline.readings import ReadingError
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wattline.discovery.command_lines import BYSTANDERS, Command, ServerKind, server_kind
 from wattline.discovery.processes import UnreadableError
 from wattline.discovery.sockets import host_and_port
+from wattline.engines.command_lines import Command, ServerKind
+from wattline.engines.tables import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 HIDDEN_MEMORY_BYTES = 2 * 2.0**30
 """A GPU without any process that is told holds less than this: the driver's own share is below 1 GiB."""
 POD = "pod"
+BYSTANDERS = frozenset({"nvidia-cuda-mps-server", "nvidia-cuda-mps-control", "nvidia-persistenced", "Xorg"})
+"""Programs that hold a GPU on behalf of others: nothing is to be said about them."""
 _LISTED = 4
 """Of many things that share a fate, so many are named."""
 
@@ -201,9 +204,14 @@ def _line(look: _Look, pid: int, uuid: str) -> list[Process]:
 def _server_among(line: Iterable[Process]) -> tuple[Process, ServerKind, Command] | None:
     for process in line:
         command = Command.of(process.argv)
-        if (kind := server_kind(command)) is not None:
+        if (kind := _kind(command)) is not None:
             return process, kind, command
     return None
+
+
+def _kind(command: Command) -> ServerKind | None:
+    """The row of an engine's table that fits a command; where two fit, the first is meant."""
+    return next((row for kind in KINDS.values() for row in kind.servers if row.runs(command)), None)
 
 
 def _tell_no_server(look: _Look, line: list[Process], uuid: str) -> None:

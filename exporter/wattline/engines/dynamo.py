@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from wattline.engines.command_lines import ServerKind
 from wattline.engines.kinds import EngineKind, Progress, Rule, Term, metric
 
 if TYPE_CHECKING:
@@ -40,9 +41,22 @@ def _finish(reading: EngineReading, exposition: Exposition) -> EngineReading:
     return reading
 
 
+_WORKER = ServerKind(
+    kind="dynamo",
+    command="dynamo.trtllm",
+    port=8081,
+    port_flags=(),
+    port_variable="DYN_SYSTEM_PORT",
+    model_flags=("--served-model-name", "--model-path", "--model"),
+)
 DYNAMO = EngineKind(
     name="dynamo",
     prefix="dynamo_frontend_",
+    servers=(
+        _WORKER,
+        replace(_WORKER, command="dynamo.sglang", workers="sglang::scheduler"),
+        replace(_WORKER, command="dynamo.vllm", workers="VLLM::Worker"),
+    ),
     start="give the address of the frontend, or of a worker with DYN_SYSTEM_PORT set",
     running=(Rule((_IN_FLIGHT, replace(_QUEUED, minus=True, optional=True))),),
     queued=(Rule((_QUEUED,)),),

@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 import aiohttp
 
-from wattline.engines.normalise import KINDS
+from wattline.engines.tables import KINDS
 
 _BY_ERRNO = {
     errno.ECONNREFUSED: "connection_refused",

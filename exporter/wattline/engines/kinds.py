@@ -18,6 +18,7 @@ from wattline.readings import EngineReading, ReadingError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from wattline.engines.command_lines import ServerKind
     from wattline.engines.exposition import Exposition, Series
 
 PROCESS_START = "process_start_time_seconds"
@@ -133,6 +134,8 @@ class EngineKind:
     """Where it serves them, unless it is told otherwise."""
     passed_on_as: tuple[str, ...] = ()
     """Prefixes under which another program passes its metrics on: ``ray_vllm:``."""
+    servers: tuple[ServerKind, ...] = ()
+    """How it is started, one row a way: a running server is found by it."""
     start: str = ""
     """What to do so that it serves metrics, in the imperative; shown where none are found."""
     hints: Mapping[str, str] = field(default_factory=dict)

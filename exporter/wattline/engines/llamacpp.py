@@ -11,11 +11,22 @@ bear is longer than that time, so an idle server is asked as often as a busy one
 
 from __future__ import annotations
 
+from wattline.engines.command_lines import ServerKind
 from wattline.engines.kinds import EngineKind, Progress, Term, metric
 
 LLAMACPP = EngineKind(
     name="llamacpp",
     prefix="llamacpp:",
+    servers=(
+        ServerKind(
+            kind="llamacpp",
+            command="llama-server",
+            port=8080,
+            port_variable="LLAMA_ARG_PORT",
+            model_flags=("--alias", "-a", "--model", "-m", "--hf-repo", "-hf", "-hfr"),
+            needs="--metrics",
+        ),
+    ),
     start="start llama.cpp's server with --metrics",
     hints={
         "http_400": (

@@ -5,25 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wattline.engines.dynamo import DYNAMO
 from wattline.engines.exposition import TooManySamplesError, plain, read, shape
 from wattline.engines.kinds import PROCESS_START, Extraction
-from wattline.engines.llamacpp import LLAMACPP
-from wattline.engines.sglang import SGLANG
-from wattline.engines.tensorrt_llm import TENSORRT_LLM
-from wattline.engines.tgi import TGI
-from wattline.engines.triton import TRITON
-from wattline.engines.vllm import VLLM
+from wattline.engines.tables import KINDS
 from wattline.readings import EngineReading
 
 if TYPE_CHECKING:
     from wattline.engines.exposition import Exposition
     from wattline.engines.kinds import EngineKind
 
-_TABLES = (SGLANG, VLLM, TENSORRT_LLM, TRITON, TGI, LLAMACPP, DYNAMO)
-KINDS: dict[str, EngineKind] = {kind.name: kind for kind in _TABLES}
-"""Every kind by its name. Where a text has the metrics of two, the first here is meant: Dynamo passes others on."""
-
+_TABLES = tuple(KINDS.values())
 _ROUTERS = ("sgl_router_", "smg_", "vllm_router_", "llamacpp_router_")
 _WORKER_LABEL = "worker_addr"
 """Marks the series of many servers merged into one text (``/engine_metrics`` of SGLang's gateway)."""
@@ -42,7 +33,7 @@ def normalise(
         engine: the engine's name.
         t: when the answer had arrived, in seconds of the monotonic clock.
         content_type: as answered; only used to tell what a body without any engine's metrics is.
-        kind: a name from :data:`KINDS`; ``None`` recognises the kind by the metrics.
+        kind: a name from :data:`wattline.engines.tables.KINDS`; ``None`` recognises the kind by the metrics.
 
     Returns:
         A reading that is not ``up`` with the error ``empty``, ``not_metrics`` (a web page, JSON, garbage),

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from wattline.engines.command_lines import ServerKind
 from wattline.engines.exposition import plain
 from wattline.engines.kinds import EngineKind, Over, Progress, Ranks, Rule, Term, metric
 
@@ -139,9 +140,26 @@ def _finish(reading: EngineReading, exposition: Exposition) -> EngineReading:
     return reading
 
 
+_SERVER = ServerKind(
+    kind="sglang",
+    command="sglang.launch_server",
+    port=30000,
+    model_flags=("--served-model-name", "--model-path", "--model"),
+    needs="--enable-metrics",
+    workers="sglang::scheduler",
+    aside_modes=("--grpc-mode", "--smg-grpc-mode"),
+    aside_flags=("--grpc-http-sidecar-port", "--smg-http-sidecar-port"),
+    rank_flag="--node-rank",
+    head_flags=("--dist-init-addr", "--nccl-init-addr"),
+    own_metrics_modes=("--enable-dp-attention", "--attn-dp-size"),
+)
 SGLANG = EngineKind(
     name="sglang",
     prefix="sglang:",
+    servers=(
+        _SERVER,
+        replace(_SERVER, command="sglang", verb="serve"),
+    ),
     start="start SGLang with --enable-metrics (up to 0.5.9 it says nothing until its first request)",
     running=(Rule((_scheduler("sglang:num_running_reqs"),)),),
     queued=(

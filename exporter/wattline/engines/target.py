@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from yarl import URL
 
-from wattline.engines.normalise import KINDS
+from wattline.engines.tables import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ class Engine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str = ""
     """Unique; derived from the address when it is not given."""
     kind: str | None = None
-    """A name from :data:`wattline.engines.normalise.KINDS`; recognised from its metrics when it is not given."""
+    """A name from :data:`wattline.engines.tables.KINDS`; recognised from its metrics when it is not given."""
     count_tokens: bool = True
     """False: read for its load only, since another exporter counts its tokens."""
     bearer_token_file: str | None = None

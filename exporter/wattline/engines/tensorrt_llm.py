@@ -7,12 +7,24 @@ they are taken to lag. Releases up to 1.1 have request latencies only.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from wattline.engines.command_lines import ServerKind
 from wattline.engines.kinds import EngineKind, Over, metric
 
+_PATH = "/prometheus/metrics"
+_SERVER = ServerKind(
+    kind="tensorrt_llm",
+    command="trtllm-serve",
+    path=_PATH,
+    model_flags=("--served-model-name",),
+    model_first=True,
+)
 TENSORRT_LLM = EngineKind(
     name="tensorrt_llm",
     prefix="trtllm_",
-    path="/prometheus/metrics",
+    path=_PATH,
+    servers=(replace(_SERVER, verb="serve"), _SERVER),
     start="start TensorRT-LLM with return_perf_metrics and ask for /prometheus/metrics",
     running=metric("trtllm_num_requests_running"),
     queued=metric("trtllm_num_requests_waiting"),

@@ -6,11 +6,22 @@ is counted as it succeeds: that is its progress.
 
 from __future__ import annotations
 
+from wattline.engines.command_lines import ServerKind
 from wattline.engines.kinds import EngineKind, Progress, Term, metric
 
 TGI = EngineKind(
     name="tgi",
     prefix="tgi_",
+    servers=(
+        ServerKind(
+            kind="tgi",
+            command="text-generation-launcher",
+            port=3000,
+            host_flags=("--hostname",),
+            model_flags=("--model-id",),
+            front="text-generation-router",
+        ),
+    ),
     start="TGI serves /metrics on its own port",
     running=metric("tgi_batch_current_size"),
     queued=metric("tgi_queue_size"),

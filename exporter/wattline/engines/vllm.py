@@ -9,14 +9,31 @@ have no such label: the client library adds them.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from wattline.engines.command_lines import ServerKind
 from wattline.engines.kinds import EngineKind, Over, Progress, Rule, Term, metric
 
 _PROCESSES = frozenset({"pid"})
 
+_SERVER = ServerKind(
+    kind="vllm",
+    command="vllm.entrypoints.openai.api_server",
+    model_flags=("--served-model-name", "--model"),
+    mute="--disable-log-stats",
+    workers="VLLM::Worker",
+    rank_flag="--node-rank",
+    headless_flag="--headless",
+    head_flags=("--data-parallel-address", "-dpa", "--master-addr"),
+)
 VLLM = EngineKind(
     name="vllm",
     prefix="vllm:",
     passed_on_as=("ray_vllm:",),
+    servers=(
+        _SERVER,
+        replace(_SERVER, command="vllm", verb="serve", model_first=True),
+    ),
     start="start vLLM without --disable-log-stats",
     running=(Rule((Term(("vllm:num_requests_running",), replicas=_PROCESSES),)),),
     queued=(

@@ -1,4 +1,4 @@
-"""The inference servers that are known, by how they are started: one row of a table each.
+"""How an inference server is started: the shape of a row, of which each engine's table has one a way.
 
 A command line is read for where the metrics are and what the model is called. Nothing of it is ever shown but the name
 of the program: there may be keys in it. Names, flags and ports are from the servers' own documentation.
@@ -7,14 +7,8 @@ of the program: there may be keys in it. Names, flags and ports are from the ser
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
-
-from wattline.engines.normalise import KINDS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
 _PYTHON_OPTIONS_WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})
@@ -82,7 +76,7 @@ class ServerKind:
     """One way to start one kind of server."""
 
     kind: str
-    """What it is called here; usually a name from :data:`wattline.engines.normalise.KINDS`."""
+    """What it is called here; usually a name from :data:`wattline.engines.tables.KINDS`."""
     command: str
     verb: str = ""
     """The first argument that must follow."""
@@ -147,80 +141,3 @@ def _short(model: str) -> str:
         parts = cached.split("--")
     name = re.sub(r"\.gguf$", "", parts[-1]) if parts else ""
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip("._+-")[:48].strip("._+-")
-
-
-_SGLANG = ServerKind(
-    kind="sglang",
-    command="sglang.launch_server",
-    port=30000,
-    model_flags=("--served-model-name", "--model-path", "--model"),
-    needs="--enable-metrics",
-    workers="sglang::scheduler",
-    aside_modes=("--grpc-mode", "--smg-grpc-mode"),
-    aside_flags=("--grpc-http-sidecar-port", "--smg-http-sidecar-port"),
-    rank_flag="--node-rank",
-    head_flags=("--dist-init-addr", "--nccl-init-addr"),
-    own_metrics_modes=("--enable-dp-attention", "--attn-dp-size"),
-)
-_VLLM = ServerKind(
-    kind="vllm",
-    command="vllm.entrypoints.openai.api_server",
-    model_flags=("--served-model-name", "--model"),
-    mute="--disable-log-stats",
-    workers="VLLM::Worker",
-    rank_flag="--node-rank",
-    headless_flag="--headless",
-    head_flags=("--data-parallel-address", "-dpa", "--master-addr"),
-)
-_TENSORRT_LLM = ServerKind(
-    kind="tensorrt_llm",
-    command="trtllm-serve",
-    path=KINDS["tensorrt_llm"].path,
-    model_flags=("--served-model-name",),
-    model_first=True,
-)
-_DYNAMO = ServerKind(
-    kind="dynamo",
-    command="dynamo.trtllm",
-    port=8081,
-    port_flags=(),
-    port_variable="DYN_SYSTEM_PORT",
-    model_flags=("--served-model-name", "--model-path", "--model"),
-)
-
-SERVERS: tuple[ServerKind, ...] = (
-    _SGLANG,
-    replace(_SGLANG, command="sglang", verb="serve"),
-    _VLLM,
-    replace(_VLLM, command="vllm", verb="serve", model_first=True),
-    replace(_TENSORRT_LLM, verb="serve"),
-    _TENSORRT_LLM,
-    ServerKind(
-        kind="tgi",
-        command="text-generation-launcher",
-        port=3000,
-        host_flags=("--hostname",),
-        model_flags=("--model-id",),
-        front="text-generation-router",
-    ),
-    ServerKind(
-        kind="llamacpp",
-        command="llama-server",
-        port=8080,
-        port_variable="LLAMA_ARG_PORT",
-        model_flags=("--alias", "-a", "--model", "-m", "--hf-repo", "-hf", "-hfr"),
-        needs="--metrics",
-    ),
-    _DYNAMO,
-    replace(_DYNAMO, command="dynamo.sglang", workers="sglang::scheduler"),
-    replace(_DYNAMO, command="dynamo.vllm", workers="VLLM::Worker"),
-)
-"""Every way to start a server. Where two rows fit, the first is meant."""
-
-BYSTANDERS = frozenset({"nvidia-cuda-mps-server", "nvidia-cuda-mps-control", "nvidia-persistenced", "Xorg"})
-"""Programs that hold a GPU on behalf of others: nothing is to be said about them."""
-
-
-def server_kind(command: Command, table: Iterable[ServerKind] = SERVERS) -> ServerKind | None:
-    """The row that fits a command, if any."""
-    return next((kind for kind in table if kind.runs(command)), None)
