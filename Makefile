@@ -67,6 +67,11 @@ bench: $(VENV)/.development ## Measure what it costs, and write docs/benchmarks.
 	@tools/system-packages.sh cc:gcc
 	$(BIN)/python -m bench.run --write
 
+.PHONY: engines
+engines: $(VENV)/.development ## Compare with real SGLang, vLLM, llama.cpp and Dynamo on the CPU (an hour with installing)
+	@tools/system-packages.sh cc:gcc
+	$(BIN)/python -m bench.real_engines --keep build/engines/seen $(ARGS)
+
 .PHONY: generate
 generate: $(VENV)/.development ## Write every file that is made from something else: rules, dashboards, references, schemas
 	$(BIN)/python -m tools.generate $(ARGS)
