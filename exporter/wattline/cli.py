@@ -49,6 +49,7 @@ EXAMPLES = {
   wattline demo                                      play the whole story; open http://127.0.0.1:10087/
   wattline demo --speed 10                           ten times faster
   wattline demo --scenario wedged                    stay in one phase
+  wattline demo --hosts 4                            a fleet: four hosts at ports 10087 to 10090
 """,
     "check": """examples:
   wattline check                                     watch for 30 s and say whether the GPUs earn their watts
@@ -226,6 +227,15 @@ def build_parser() -> argparse.ArgumentParser:
     demo = command("demo", "serve a simulated rig that plays the incidents for which Wattline was written")
     demo.flag("--speed", "run N times faster than real time, up to 60", type=speed, default=1.0, metavar="N")
     demo.flag("--scenario", "stay in one phase instead of playing the whole story", default="story", metavar="NAME")
+    demo.flag(
+        "--hosts", "serve N hosts with different stories, each at the next port", type=int, default=1, metavar="N"
+    )
+    demo.add_argument(
+        "--targets-file",
+        default=None,
+        metavar="FILE",
+        help="name the other hosts here, for file_sd_configs of Prometheus",
+    )
     _web(demo)
     _log(demo)
 

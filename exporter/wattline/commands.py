@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from pathlib import Path
@@ -71,7 +72,42 @@ async def serve(options: argparse.Namespace) -> int:
 
 
 async def demo(options: argparse.Namespace) -> int:
-    """Serve the simulated rig."""
+    """Serve the simulated hosts, each at a port of its own."""
+    from contextlib import ExitStack
+
+    from wattline.simulation.demo import FLEET
+
+    host, port = options.__dict__["web.listen_address"]
+    fleet = [(deployment, scenario) for deployment, scenario in FLEET if scenario != options.scenario]
+    fleet = [(FLEET[0][0], options.scenario), *(each for each in fleet if each[0] != FLEET[0][0])]
+    if not 1 <= options.hosts <= len(fleet):
+        raise ConfigError("--hosts", f"found {options.hosts}, expected 1 to {len(fleet)}")
+    if port == 0 and options.hosts > 1:
+        raise ConfigError("--web.listen-address", "found port 0, expected a port that the others can follow")
+    with ExitStack() as files:
+        if options.targets_file:
+            _write_targets(Path(options.targets_file), range(port + 1, port + options.hosts))
+            files.callback(Path(options.targets_file).unlink, missing_ok=True)
+        served = [
+            asyncio.ensure_future(_demo_host(options, number, *fleet[number - 1], (host, port + number - 1)))
+            for number in range(1, options.hosts + 1)
+        ]
+        # A signal, or a fault, ends one of them; the others end with it.
+        try:
+            await asyncio.wait(served, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in served:
+                each.cancel()
+            ended = await asyncio.gather(*served, return_exceptions=True)
+    for result in ended:
+        if isinstance(result, Exception):
+            raise result
+    return 0
+
+
+async def _demo_host(
+    options: argparse.Namespace, number: int, name: str, scenario: str, listen: tuple[str | None, int]
+) -> None:
     from msgspec.structs import replace
 
     from wattline.app import Exporter, for_people
@@ -81,13 +117,13 @@ async def demo(options: argparse.Namespace) -> int:
     from wattline.simulation.demo import Demo
 
     try:
-        rig = Demo(speed=options.speed, scenario=options.scenario)
+        rig = Demo(speed=options.speed, scenario=scenario, host=number)
     except ValueError as error:
         raise ConfigError("--scenario", str(error)) from None
     url = await rig.start()
     try:
         publication = Publication()
-        deployment = Deployment(name="glm5", engines=(Engine(url=url, name="head"),))
+        deployment = Deployment(name=name, engines=(Engine(url=url, name="head"),))
         config = replace(parse("", "defaults"), deployments=(deployment,))
         session = Session(
             config,
@@ -97,11 +133,23 @@ async def demo(options: argparse.Namespace) -> int:
             on_read=publication.registry.observe_read,
         )
         configuration = for_people(config)
-        exporter = Exporter(session, publication, **_web(options), phase=rig.phase, configuration=lambda: configuration)
+        web = {**_web(options), "listen": listen}
+        exporter = Exporter(session, publication, **web, phase=rig.phase, configuration=lambda: configuration)
         await exporter.run()
     finally:
         await rig.close()
-    return 0
+
+
+def _write_targets(path: Path, ports: range) -> None:
+    """Name the other hosts for Prometheus' file_sd_configs."""
+    import json
+    import socket
+
+    targets = [f"{socket.gethostname()}:{port}" for port in ports]
+    try:
+        path.write_text(json.dumps([{"targets": targets}]) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError("--targets-file", f"cannot write {path}: {error.strerror}") from None
 
 
 async def check(options: argparse.Namespace) -> int:

@@ -20,7 +20,7 @@ def test_a_threshold_is_changed_in_one_place() -> None:
         name: t if name != "page_share" else type(t)(name, "0.123", t.unit, t.why) for name, t in thresholds.items()
     }
     before, after = (render(t, VALUES)["wattline.rules.yml"] for t in (thresholds, changed))
-    assert after.count("> 0.123") == before.count("> 0.7") > 2
+    assert after.count("> 0.123") >= 2, "two rules"
     assert after.replace("0.123", "0.7") == before
 
 

@@ -41,7 +41,7 @@ class _Running:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, node: Node) -> None:
-        demo = Demo(scenario=node.scenario, seed=node.seed)
+        demo = Demo(scenario=node.scenario, host=node.seed)
         self._demos.append(demo)
         if node.reads_head:
             engine = Engine(url=self._head, name="head", count_tokens=False)

@@ -7,8 +7,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from wattline.simulation.demo import Demo, log
-from wattline.simulation.scenario import EXTRAS, STORY
+from wattline.simulation.demo import FLEET, Demo, log
+from wattline.simulation.rig import Rig
+from wattline.simulation.scenario import EXTRAS, STORY, timeline
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "demo.md"
 
@@ -52,6 +53,13 @@ async def test_the_demo_serves_both_sides_and_says_what_goes_on(lines: Lines) ->
     finally:
         await demo.close()
         await demo.close()
+
+
+def test_hosts_of_a_fleet_have_stories_and_gpus_of_their_own_and_one_is_healthy() -> None:
+    assert len({name for name, _ in FLEET}) == len({scenario for _, scenario in FLEET}) == len(FLEET)
+    assert "healthy" in {scenario for _, scenario in FLEET[:2]}
+    uuids = [gpu.uuid for number in range(1, 9) for gpu in Rig(timeline("healthy"), number, number).gpus]
+    assert len(set(uuids)) == len(uuids) == 64
 
 
 async def test_each_change_of_phase_is_told_in_the_log(lines: Lines) -> None:

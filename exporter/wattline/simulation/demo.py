@@ -26,6 +26,19 @@ class PhaseNow:
     """Real seconds until the next phase; ``None`` when this one is held."""
 
 
+FLEET = (
+    ("glm5", STORY_NAME),
+    ("chat", "healthy"),
+    ("code", "collectives"),
+    ("search", "idle"),
+    ("agents", "batch_limited"),
+    ("vision", "throttled"),
+    ("batch", "power_capped"),
+    ("draft", "partial_idle"),
+)
+"""Deployment and scenario of each host of a demo: the story first, and a healthy one beside it."""
+
+
 class Demo:
     """A rig and its inference server.
 
@@ -33,18 +46,20 @@ class Demo:
         speed: simulated seconds per real second. Intervals and windows are in simulated seconds, too: an exporter that
             watches must wait :meth:`SimClock.real_seconds` of its intervals.
         scenario: one of :data:`wattline.simulation.scenario.SCENARIOS`.
-        seed: of the noise.
+        host: which host of the fleet this is, counted from 1: its noise and its GPUs are its own, and only the first
+            tells its phases in the log.
 
     Raises:
         ValueError: no such scenario, or a speed that is not above 0.
     """
 
-    def __init__(self, speed: float = 1.0, scenario: str = STORY_NAME, seed: int = 1) -> None:
+    def __init__(self, speed: float = 1.0, scenario: str = STORY_NAME, host: int = 1) -> None:
+        self._tells = host == 1
         self._timeline = timeline(scenario)
         self.clock = SimClock(speed)
         """The clock of all readings: that of the engine's scrapes must be the same one."""
-        self.source = SimulatedSource(Rig(self._timeline, seed), self.clock)
-        self._server = FakeSglangServer(SimulatedSglang(self._timeline, seed), self.clock)
+        self.source = SimulatedSource(Rig(self._timeline, host, host), self.clock)
+        self._server = FakeSglangServer(SimulatedSglang(self._timeline, host), self.clock)
         self._teller: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
@@ -54,7 +69,8 @@ class Demo:
             The URL of the simulated server's ``/metrics``.
         """
         url = await self._server.start()
-        self._teller = asyncio.create_task(self._tell(), name="demo phases")
+        if self._tells:
+            self._teller = asyncio.create_task(self._tell(), name="demo phases")
         return url
 
     async def close(self) -> None:

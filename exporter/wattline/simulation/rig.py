@@ -51,7 +51,7 @@ _LINE_RATE_MARGIN = 0.02
 class SimulatedGpu:
     """One GPU of the rig. Every method may be called from any thread, for any moment, in any order."""
 
-    def __init__(self, timeline: Timeline, index: int, seed: int) -> None:
+    def __init__(self, timeline: Timeline, index: int, seed: int, host: int = 1) -> None:
         self._timeline = timeline
         self._index = index
         self._noise = Noise(seeded(seed, "gpu", index))
@@ -60,7 +60,7 @@ class SimulatedGpu:
         self._gain = 1.0 + (pair if index % 2 else -pair)
         self._lock = Lock()
         self._energy_at_start = [0.0]
-        self.uuid = f"GPU-51a0ded0-0000-4000-8000-{index:012x}"
+        self.uuid = f"GPU-51a0ded0-{host - 1:04x}-4000-8000-{index:012x}"
 
     def identity(self) -> GpuIdentity:
         """What never changes: eight boards passed through to a guest, without peer to peer and NVLink."""
@@ -202,10 +202,10 @@ class SimulatedGpu:
 
 
 class Rig:
-    """All GPUs of the simulated host."""
+    """All GPUs of a simulated host; no two hosts of a fleet have a GPU of the same UUID."""
 
-    def __init__(self, timeline: Timeline, seed: int) -> None:
-        self.gpus = tuple(SimulatedGpu(timeline, index, seed) for index in range(GPU_COUNT))
+    def __init__(self, timeline: Timeline, seed: int, host: int = 1) -> None:
+        self.gpus = tuple(SimulatedGpu(timeline, index, seed, host) for index in range(GPU_COUNT))
 
 
 class SimulatedSource:
