@@ -44,6 +44,10 @@ class GpuSigns:
     link_below_max: str = ""
     """Empty, or how the link was below its own maximum in every reading of the window."""
     throttled_share: float | None = None
+    sm_clock: float | None = None
+    sm_clock_max: float | None = None
+    event_reasons: dict[str, float] | None = None
+    """Share of the readings by what held the clocks back; ``None`` when the driver does not tell."""
     limit: float | None = None
     limit_default: float | None = None
     p2p_peers: int | None = None
@@ -120,6 +124,28 @@ def _pcie_bandwidth(s: Signs, t: Thresholds) -> str:
         return ""
     greater = max(busiest.pcie_transmit or 0.0, busiest.pcie_receive or 0.0)
     return f"GPU {busiest.index} moves {greater / 1e9:.1f} GB/s one way, {percent(_pcie_share(busiest))} of its link"
+
+
+def _clocks_held(s: Signs, t: Thresholds) -> str:
+    held = [
+        g
+        for g in s.gpus
+        if g.sm_clock is not None
+        and g.sm_clock_max
+        and g.sm_clock < t.clocks_held_share * g.sm_clock_max
+        and (g.utilization or 0.0) >= t.clocks_held_utilization
+        # Heat is a cause of its own, and a GPU at its power limit uses what it has.
+        and (g.throttled_share or 0.0) < t.throttled_share
+        and (g.event_reasons or {}).get(POWER_CAP, 0.0) < t.power_cap_share
+    ]
+    if not held:
+        return ""
+    slowest = min(held, key=lambda g: g.sm_clock or 0.0)
+    clock, most = (slowest.sm_clock or 0.0) / 1e6, (slowest.sm_clock_max or 0.0) / 1e6
+    told = sorted({r for g in held for r, share in (g.event_reasons or {}).items() if share >= t.throttled_share})
+    why = f"held by {', '.join(told)}" if told else "and the driver tells no reason"
+    which = ", ".join(str(g.index) for g in held)
+    return f"GPU {which}: SM clock down to {clock:.0f} of {most:.0f} MHz under load, {why}"
 
 
 def _spinning(s: Signs, t: Thresholds) -> str:
@@ -309,6 +335,18 @@ class Cause(StrEnum):
                 Step("Whether weights or cache are kept in host memory: an offload flag", FLAGS),
             ),
             sets_pace="the PCIe link sets the pace, not the power",
+        ),
+    )
+    CLOCKS_HELD = (
+        "clocks_held",
+        CauseRecord(
+            title="Clocks held",
+            rule=_clocks_held,
+            sign="The SM clock is far below its maximum under load, without heat or power cap: somebody set it.",
+            thresholds=("clocks_held_share", "clocks_held_utilization", "throttled_share", "power_cap_share"),
+            weight="finding",
+            steps=(Step("Which clocks are set, and what holds them", "nvidia-smi -q -d CLOCK,PERFORMANCE"),),
+            sets_pace="the clocks are held low, and more power will not flow",
         ),
     )
     SPINNING = (

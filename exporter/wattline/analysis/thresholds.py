@@ -138,6 +138,16 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     memory_bound_dram: Annotated[Ratio, says("DRAM activity from it on: normal decoding, not a fault")] = 0.6
     power_capped_share: Annotated[Ratio, says("the enforced limit below this share of the default one")] = 0.98
     throttled_share: Annotated[Ratio, says("share of the window with a thermal or brake reason")] = 0.5
+    clocks_held_share: Annotated[
+        Ratio,
+        says(
+            "SM clock below this share of its maximum under load; an H200 that computes at its power limit, which is "
+            "no fault, runs at 0.75"
+        ),
+    ] = 0.6
+    clocks_held_utilization: Annotated[
+        Ratio, says("clocks fall when idle: a low one counts only from this utilisation on")
+    ] = 0.5
     link_loaded_utilization: Annotated[
         Ratio, says("links fall to a lower generation when idle: a lower one counts only from this utilisation on")
     ] = 0.5
