@@ -63,6 +63,10 @@ exit codes: 0 nothing found, 1 finding, 2 could not tell
     "record": """examples:
   wattline record bug.jsonl.gz --for 5m --anonymous  attach this to a bug report
 """,
+    "forget": """examples:
+  wattline forget 3 --config.file wattline.yml       the GPU that had this index
+  wattline forget 0000:05:00.0                       the GPU that was at this address
+""",
     "explain": """examples:
   wattline explain bug.jsonl.gz                      which states and causes, when and why
   wattline explain bug.jsonl.gz --plot bug.png       the same as a picture
@@ -266,6 +270,10 @@ def build_parser() -> argparse.ArgumentParser:
     explain = command("explain", "summarise a recording: which states and causes, when and why")
     explain.add_argument("file", metavar="FILE", help="a recording")
     explain.add_argument("--plot", metavar="FILE", help="draw a picture, .png or .svg")
+
+    forget = command("forget", "say that a GPU was taken out of this host, so that it is no longer reported as lost")
+    forget.add_argument("gpu", metavar="GPU", help="its index, PCI bus address, UUID or the beginning of its UUID")
+    _config(forget)
 
     bundle = command("bundle", "write rules, dashboards, compose file and chart of this version into a directory")
     bundle.add_argument("directory", metavar="DIR", help="a new or empty directory")

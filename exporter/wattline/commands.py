@@ -201,6 +201,37 @@ async def explain(options: argparse.Namespace) -> int:
     return run(Path(options.file), plot=Path(options.plot) if options.plot else None)
 
 
+async def forget(options: argparse.Namespace) -> int:
+    """Say that a GPU was taken out of this host."""
+    from msgspec.structs import replace
+
+    from wattline.state import StateFile
+
+    path = vars(options)["config.file"]
+    config = load(path)
+    if config.state_file is None:
+        raise ConfigError("state_file", f"expected one in {path or 'a configuration file (--config.file)'}, found none")
+    file = StateFile(Path(config.state_file))
+    memory = file.load()
+    try:
+        uuid = memory.find(options.gpu)
+    except LookupError as error:
+        raise UsageError(f"{config.state_file}: {error}") from None
+    gone = memory.gpus[uuid]
+    left = replace(
+        memory,
+        gpus={u: gpu for u, gpu in memory.gpus.items() if u != uuid},
+        idle_power_watts={u: watts for u, watts in memory.idle_power_watts.items() if u != uuid},
+        forgotten=(*memory.forgotten, uuid),
+    )
+    if not file.save(left):
+        raise UsageError(f"{config.state_file}: cannot be written")
+    what = f"{gone.index} ({uuid}, {gone.name or 'unknown model'} at {gone.pci_bus_id or 'an unknown address'})"
+    print(f"{config.state_file}: GPU {what} is forgotten.")  # noqa: T201 - what it was asked for
+    print("An exporter that runs with this file takes note within 30 s; a GPU that answers stays known.")  # noqa: T201 - as above
+    return 0
+
+
 async def bundle(options: argparse.Namespace) -> int:
     """Write the shipped files."""
     from wattline.bundle import write
@@ -333,6 +364,7 @@ RUN: dict[str, Callable[[argparse.Namespace], Coroutine[None, None, int]]] = {
     "check": check,
     "record": record,
     "explain": explain,
+    "forget": forget,
     "bundle": bundle,
     "runbook": runbook,
 }

@@ -68,6 +68,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Between two scrapes of an engine."""
     nvml: bool = True
     """Whether there are GPUs to read on this host. Taken at the start only."""
+    expected_gpus: Annotated[int, Meta(ge=1, le=256)] | None = None
+    """How many GPUs this host is to have. Those that are not there are lost, also when they were never seen."""
     gpm: bool = True
     """Whether to read SM, tensor and DRAM activity (Hopper and newer). Taken at the start only."""
     state_file: str | None = None

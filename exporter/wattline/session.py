@@ -17,8 +17,8 @@ from wattline.discovery.periodic import Discovery
 from wattline.discovery.resolve import Discoverer
 from wattline.engines.scrape import EngineScraper, open_session
 from wattline.gpus.reader import GpuReader, Intervals
-from wattline.readings import GpuGone
-from wattline.state import StateFile
+from wattline.readings import GpuGone, GpuIdentity
+from wattline.state import KnownGpu, Memory, StateFile
 from wattline.worker import Worker
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ ACTIVITY_INTERVAL = 5.0
 CONDITION_INTERVAL = 30.0
 DISCOVER_INTERVAL = 30.0
 SAVE_EVERY = 300.0
-"""Seconds between two writes of the state file."""
+"""Seconds between two writes of the state file, if no GPU has come or gone."""
+LOOK_EVERY = 20.0
+"""Seconds between two looks whether somebody else has written it: ``wattline forget`` does."""
 DISK_SECONDS = 0.5
 """A disk that takes longer is not waited for."""
 
@@ -116,8 +118,11 @@ class Session:
         self._persist = persist
         self._state: StateFile | None = None
         self._disk = Worker("state file")
-        self._saved_at = clock()
+        self._saved_at = self._looked_at = clock()
+        self._saved_gpus: frozenset[str] = frozenset()
+        self._remembered: tuple[GpuIdentity, ...] = ()
         self._saving: asyncio.Task[None] | None = None
+        self._one_save = asyncio.Lock()
         self._http: aiohttp.ClientSession | None = None
         self._reader: GpuReader | None = None
         self._scrapers: dict[str, EngineScraper] = {}
@@ -133,6 +138,8 @@ class Session:
                 self._source,
                 self.take,
                 intervals=self._intervals(),
+                remembered=self._remembered,
+                expected=self._configured.expected_gpus,
                 clock=self.clock,
                 on_read=self._on_read or (lambda *_: None),
             )
@@ -167,7 +174,7 @@ class Session:
             await self._start_scrapers(wanted)
             if self._reader is not None:
                 # Not started anew: what hangs in the driver would keep it from being opened again.
-                self._reader.pace(self._intervals())
+                self._reader.pace(self._intervals(), config.expected_gpus)
 
     def _conditions(self) -> tuple[Mapping[str, GpuCondition], bool]:
         """The last condition of every GPU that is read, and whether none is missing."""
@@ -252,13 +259,22 @@ class Session:
     def judge(self) -> Snapshot:
         """Everything that is known and believed now."""
         now = self.clock()
-        if now - self._saved_at > SAVE_EVERY:
-            self._saving = asyncio.create_task(self._save())
+        self._keep(now)
         for gone in self._gone(now):
             self.take(gone)
         self.observer.unix_offset = time.time() - now
         snapshot = self.observer.judge(now, self.sources(now))
         return snapshot if self._source is not None else replace(snapshot, watches_gpus=False)
+
+    def _keep(self, now: float) -> None:
+        """See to the state file when it is time for that."""
+        known = frozenset(gpu.uuid for gpu in self._reader.known) if self._reader is not None else self._saved_gpus
+        if self._one_save.locked():
+            return
+        if known != self._saved_gpus or now - self._saved_at > SAVE_EVERY:
+            self._saving = asyncio.create_task(self._save())
+        elif now - self._looked_at > LOOK_EVERY:
+            self._saving = asyncio.create_task(self._save(only_news=True))
 
     def _gone(self, now: float) -> list[GpuGone]:
         """The GPUs that the reader does not read any more, each once."""
@@ -281,10 +297,36 @@ class Session:
         with suppress(TimeoutError):
             async with asyncio.timeout(DISK_SECONDS):
                 outcome = await self._disk.run(self._state.load)
-            for uuid, watts in (outcome.value or {}).items():
+            memory = outcome.value or Memory()
+            for uuid, watts in memory.idle_power_watts.items():
                 self.observer.restore_idle(uuid, watts)
+            self._remembered = tuple(
+                GpuIdentity(uuid, gpu.index, name=gpu.name, pci_bus_id=gpu.pci_bus_id)
+                for uuid, gpu in memory.gpus.items()
+                if uuid not in memory.forgotten
+            )
+            self._saved_gpus = frozenset(gpu.uuid for gpu in self._remembered)
 
-    async def _save(self) -> None:
-        self._saved_at = self.clock()
-        if self._persist and self._state is not None and not self._disk.busy:
-            await self._disk.run(partial(self._state.save, self.observer.learned_idle()))
+    async def _save(self, *, only_news: bool = False) -> None:
+        """Forget the GPUs that the file says were taken out, and keep what is known."""
+        async with self._one_save:
+            self._looked_at = self.clock()
+            if not only_news:
+                self._saved_at = self._looked_at
+                self._saved_gpus = frozenset(gpu.uuid for gpu in self._reader.known) if self._reader else frozenset()
+            if not self._persist or self._state is None or self._disk.busy:
+                return
+            news = (await self._disk.run(self._state.news)).value
+            if only_news and news is None:
+                return
+            for uuid in news.forgotten if news is not None else ():
+                if self._reader is not None:
+                    self._reader.forget(uuid)
+            await self._disk.run(partial(self._state.save, self._memory()))
+
+    def _memory(self) -> Memory:
+        known = self._reader.known if self._reader is not None else self._remembered
+        return Memory(
+            idle_power_watts=self.observer.learned_idle(),
+            gpus={gpu.uuid: KnownGpu(index=gpu.index, name=gpu.name, pci_bus_id=gpu.pci_bus_id) for gpu in known},
+        )

@@ -222,7 +222,17 @@ def test_gpus_that_fall_silent_are_unknown() -> None:
     bench.run(70, watts=87, work=64, tokens_per_second=100)
     snapshot = bench.run(5, watts=None, work=64, tokens_per_second=100)
     assert only(snapshot).state is State.UNKNOWN
-    assert all(not g.up and g.sample is None and g.tdp_fraction is None for g in snapshot.gpus)
+    assert all(g.sample is None and g.tdp_fraction is None for g in snapshot.gpus)
+
+
+def test_a_gpu_whose_reading_is_late_is_not_lost_yet() -> None:
+    # On a busy host one reading may come seconds late; then nothing is said, and no GPU is called lost.
+    bench = Bench()
+    bench.run(70, watts=87, work=64, tokens_per_second=100)
+    late = bench.run(5, watts=None, work=64, tokens_per_second=100)
+    assert [(gpu.up, gpu.sample) for gpu in late.gpus] == [(True, None)] * len(late.gpus)
+    lost = bench.run(10, watts=None, work=64, tokens_per_second=100)
+    assert not any(gpu.up for gpu in lost.gpus)
 
 
 def test_a_configured_gpu_that_is_not_there_leaves_no_partial_sum() -> None:

@@ -152,7 +152,7 @@ class Gpus:
         self.processes: list[list[int]] = [[] for _ in range(count)]
         self.now: Callable[[], float] = lambda: 0.0
         self.asked = 0
-        self.unidentified = 0
+        self.unidentified: dict[int, str] = {}
 
     def discover(self) -> tuple[GpuIdentity, ...]:
         return tuple(GpuIdentity(uuid=uuid(n), index=n) for n in range(len(self.processes)))

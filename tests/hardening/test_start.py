@@ -11,9 +11,9 @@ import pytest
 
 from tests.engines.servers import Server, answer
 from tests.hardening.process import PATIENCE, ROOT, serving
-from tests.nvml.standin import StandIn
+from tests.nvml.standin import StandIn, uuid
 from wattline.cli import build_parser
-from wattline.state import StateFile
+from wattline.state import Memory, StateFile
 
 
 def entries(folder: Path) -> list[str]:
@@ -34,7 +34,7 @@ async def test_a_second_exporter_on_the_same_port_says_so_and_leaves_the_state_o
     tmp_path: Path, standin: StandIn
 ) -> None:
     state = tmp_path / "state.json"
-    StateFile(state).save({"GPU-of-the-first": 87.0})
+    StateFile(state).save(Memory(idle_power_watts={"GPU-of-the-first": 87.0}))
     before = state.read_bytes()
     file = tmp_path / "wattline.yml"
     file.write_text("state_file: state.json\n")
@@ -90,7 +90,7 @@ async def test_a_state_file_that_nobody_can_use_is_no_reason_not_to_start(tmp_pa
         await exporter.until(lambda answer: answer.values("wattline_gpu_power_watts"))
         assert await exporter.stop() == 0
     assert any(name.startswith("state.json.unreadable-") for name in entries(tmp_path))
-    assert StateFile(tmp_path / "state.json").load() == {}
+    assert list(StateFile(tmp_path / "state.json").load().gpus) == [uuid(0), uuid(1)]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -81,12 +81,19 @@ class Collector:
 
 
 @asynccontextmanager
-async def reading(source: GpuSource | None = None, intervals: Intervals = FAST) -> AsyncIterator[Collector]:
+async def reading(
+    source: GpuSource | None = None,
+    intervals: Intervals = FAST,
+    remembered: Iterable[GpuIdentity] = (),
+    expected: int | None = None,
+) -> AsyncIterator[Collector]:
     collector = Collector()
     collector.reader = GpuReader(
         source or NvmlSource(inventory=NOWHERE, energy_every=0.0),
         collector.deliver,
         intervals=intervals,
+        remembered=remembered,
+        expected=expected,
         on_read=collector.on_read,
     )
     await collector.reader.start()

@@ -177,10 +177,10 @@ async def test_calls_take_turns_also_after_one_has_come_back_late(standin: Stand
 async def test_readings_wait_while_the_library_is_opened_anew(standin: StandIn, tmp_path: Path) -> None:
     inventory = tmp_path / "gpus"
     inventory.mkdir()
-    async with reading(NvmlSource(inventory=inventory)) as seen:
+    async with reading(NvmlSource(inventory=inventory), replace(FAST, patience=0.4, stuck=5.0)) as seen:
         await seen.rounds(2, A)
         threads = len(_threads())
-        standin.say("- nvmlInit delay_us=300000")  # More than any call may hold up others.
+        standin.say("- nvmlInit delay_us=900000")  # More than any call may hold up others.
         (inventory / "0000:07:00.0").mkdir()
         await seen.until(lambda: standin.count("init succeeded") == 2)
         await seen.rounds(2, A)
@@ -304,22 +304,22 @@ async def test_a_gpu_that_is_added_is_read_and_one_that_is_removed_is_not_up(sta
         await seen.until(lambda: seen.is_up(C))
 
 
-SOON = replace(FAST, forget=0.3)
-
-
-async def test_a_gpu_that_was_taken_out_is_forgotten_and_new_when_it_is_put_back(
+async def test_a_gpu_that_was_taken_out_is_forgotten_by_command_and_new_when_it_is_put_back(
     standin: StandIn, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "wattline.gpus")
     standin.say("1 nvmlDeviceGetTotalEnergyConsumption error=3")
-    async with reading(intervals=SOON) as seen:
+    async with reading() as seen:
         await seen.until(lambda: bool(seen.activities(B)) and seen.health(B).errors.get("not_supported") == 1)
+        assert not seen.reader.forget(B), "it answers"
         standin.say("- nvmlDeviceGetCount value=1")
         await seen.until(lambda: not seen.is_up(B))
-        assert seen.health(B).reason == "gpu_not_found", "known for a while"
-        await seen.until(lambda: len(seen.reader.health(0)) == 2)
+        assert seen.health(B).reason == "gpu_not_found"
+        assert seen.reader.forget(B)
+        assert not seen.reader.forget(B)
         assert [h.source for h in seen.reader.health(0)] == ["nvml", A]
         assert sum("is forgotten" in r.getMessage() for r in caplog.records) == 1
+        await asyncio.sleep(0)
         tasks = len(asyncio.all_tasks())
         standin.say("- nvmlDeviceGetCount value=2")
         await seen.until(lambda: seen.is_up(B))
@@ -328,42 +328,113 @@ async def test_a_gpu_that_was_taken_out_is_forgotten_and_new_when_it_is_put_back
         assert len(asyncio.all_tasks()) == tasks + 1, "nothing had been left of it"
 
 
+def down(seen: Collector) -> dict[str, str]:
+    """What is not up, and why."""
+    return {h.source: h.reason for h in seen.reader.health(0) if not h.up}
+
+
+async def test_a_gpu_that_cannot_be_opened_at_the_start_is_lost(standin: StandIn) -> None:
+    standin.say(*h200(4).splitlines(), "1 nvmlDeviceGetHandleByIndex error=999")
+    async with reading() as seen:
+        await seen.until(lambda: seen.is_up(A) and seen.is_up(C))
+        assert down(seen) == {"unopened-1": "unknown"}
+        assert seen.identities("unopened-1")[0].index == 1
+        assert [gpu.uuid for gpu in seen.reader.known] == [A, C, uuid(3)], "nothing of it can be remembered"
+        standin.forget()
+        standin.say(*h200(4).splitlines())
+        await seen.until(lambda: seen.is_up(B))
+        assert down(seen) == {}
+
+
+async def test_a_gpu_that_was_not_given_to_this_container_is_not_lost(standin: StandIn) -> None:
+    standin.say("1 nvmlDeviceGetHandleByIndex error=4")
+    async with reading() as seen:
+        await seen.until(lambda: seen.is_up(A))
+        assert [h.source for h in seen.reader.health(0)] == ["nvml", A]
+
+
+GONE = GpuIdentity(C, 1, name="NVIDIA H200", pci_bus_id=bus_id(7))
+
+
+async def test_a_gpu_of_an_earlier_run_is_missing_from_the_first_listing_on(
+    standin: StandIn, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with reading(remembered=[GONE, GpuIdentity(A, 0)]) as seen:
+        await seen.until(lambda: seen.is_up(A) and seen.is_up(B))
+        assert down(seen) == {C: "gpu_not_found"}
+        assert seen.identities(C) == [GONE]
+        assert sum(C in r.getMessage() for r in caplog.records) == 1, "logged, once"
+        assert {gpu.uuid for gpu in seen.reader.known} == {A, B, C}
+        standin.say(*h200(3).splitlines())
+        await seen.until(lambda: seen.is_up(C))
+
+
+async def test_a_known_gpu_that_is_missing_is_the_one_that_cannot_be_opened(standin: StandIn) -> None:
+    standin.say(*h200(3).splitlines(), "2 nvmlDeviceGetHandleByIndex error=15")
+    async with reading(remembered=[replace(GONE, index=2)]) as seen:
+        await seen.until(lambda: seen.is_up(A) and seen.is_up(B))
+        assert down(seen) == {C: "gpu_not_found"}, "and is not counted twice"
+
+
+async def test_all_gpus_of_an_earlier_run_are_missing_while_the_library_cannot_be_opened(standin: StandIn) -> None:
+    standin.say("- nvmlInit error=9")
+    async with reading(remembered=[GONE]) as seen:
+        await seen.until(lambda: "driver_not_loaded" in down(seen).values())
+        assert set(down(seen)) == {"nvml", C}
+        assert seen.reader.known == (GONE,)
+
+
+async def test_a_card_that_was_replaced_is_not_missed(standin: StandIn) -> None:
+    async with reading(remembered=[replace(GONE, pci_bus_id=bus_id(1))]) as seen:
+        await seen.until(lambda: seen.is_up(A) and seen.is_up(B))
+        assert down(seen) == {}, "a new card is in its place"
+
+
+async def test_a_known_card_at_the_address_of_a_missing_one_replaces_nothing(standin: StandIn) -> None:
+    # A reboot without one GPU may give its address to the next one.
+    here = [GpuIdentity(A, 0, pci_bus_id=bus_id(0)), GpuIdentity(B, 2, pci_bus_id=bus_id(2))]
+    async with reading(remembered=[*here, replace(GONE, pci_bus_id=bus_id(1))]) as seen:
+        await seen.until(lambda: seen.is_up(A) and seen.is_up(B))
+        assert down(seen) == {C: "gpu_not_found"}
+
+
+async def test_gpus_that_are_expected_and_were_never_seen_are_missing(standin: StandIn) -> None:
+    async with reading(expected=4) as seen:
+        await seen.until(lambda: seen.is_up(A) and seen.is_up(B))
+        assert down(seen) == {"expected-3": "gpu_not_found", "expected-4": "gpu_not_found"}
+        seen.reader.pace(FAST, expected=3)
+        assert down(seen) == {"expected-3": "gpu_not_found"}
+        standin.say(*h200(3).splitlines())
+        await seen.until(lambda: seen.is_up(C))
+        assert down(seen) == {}
+        standin.forget()
+        await seen.until(lambda: not seen.is_up(C))
+        assert down(seen) == {C: "gpu_not_found"}, "who is missing is known, and not counted twice"
+
+
 @pytest.mark.parametrize(
     "lines",
     [
         ["1 nvmlDeviceGetHandleByIndex error=15"],
         ["1 * error=15"],
         ["1 nvmlDeviceGetUUID error=16"],
+        ["- nvmlDeviceGetCount value=1"],
         ["- nvmlDeviceGetCount value=0"],
         ["- nvmlDeviceGetCount error=999"],
         ["* * error=999", "- nvmlDeviceGetCount error=999", "- nvmlInit error=999"],
     ],
-    ids=["no handle", "lost", "needs a reset", "an empty host", "no list", "no library"],
+    ids=["no handle", "lost", "needs a reset", "not listed", "an empty host", "no list", "no library"],
 )
-async def test_a_gpu_that_fails_or_goes_with_all_others_is_never_forgotten(standin: StandIn, lines: list[str]) -> None:
-    async with reading(intervals=SOON) as seen:
+async def test_a_gpu_that_fails_or_is_not_listed_any_more_stays_known(standin: StandIn, lines: list[str]) -> None:
+    async with reading() as seen:
         await seen.until(lambda: seen.is_up(A) and seen.is_up(B))
         standin.say("1 nvmlDeviceGetPowerUsage error=15", *lines)
         await seen.until(lambda: not seen.is_up(B))
         reads = len(seen.read_seconds)
-        # Many times as long as would be enough.
-        await seen.until(lambda: sum(source == "nvml" for source, _ in seen.read_seconds[reads:]) >= 12)
+        await seen.until(lambda: sum(source == "nvml" for source, _ in seen.read_seconds[reads:]) > 4)
         assert [h.source for h in seen.reader.health(0)] == ["nvml", A, B]
         standin.forget()
         await seen.until(lambda: seen.is_up(A) and seen.is_up(B))
-
-
-async def test_the_hour_begins_anew_when_a_listing_is_not_whole(standin: StandIn) -> None:
-    async with reading(intervals=replace(FAST, forget=3600.0)) as seen:
-        await seen.until(lambda: seen.is_up(A) and seen.is_up(B))
-        standin.say("- nvmlDeviceGetCount value=1")
-        await seen.until(lambda: seen.reader._gpus[B].unlisted_since is not None)
-        standin.say("- nvmlDeviceGetCount value=2", "1 nvmlDeviceGetHandleByIndex error=15")
-        await seen.until(lambda: seen.reader._gpus[B].unlisted_since is None)
-        standin.say("- nvmlDeviceGetCount value=1")
-        await seen.until(lambda: seen.reader._gpus[B].unlisted_since is not None)
-        standin.say("- nvmlDeviceGetCount error=999")
-        await seen.until(lambda: seen.reader._gpus[B].unlisted_since is None)
 
 
 async def test_a_gpu_that_was_named_by_its_place_goes_by_its_uuid_at_once(standin: StandIn) -> None:

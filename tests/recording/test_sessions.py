@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec.structs
 import pytest
@@ -116,7 +116,7 @@ def entries(folder: Path) -> list[Path]:
 
 class NoDriver:
     name = "nvml"
-    unidentified = 0
+    unidentified: ClassVar[dict[int, str]] = {}
 
     def discover(self) -> tuple[GpuIdentity, ...]:
         raise SourceError("library_not_found", "no driver")

@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from wattline.state import StateFile
+from wattline.state import Memory, StateFile
 
 ROOT = Path(__file__).parents[2]
-OLD, NEW = {"GPU-old": 87.0}, {f"GPU-{number}": 122.0 for number in range(500)}
+OLD = Memory(idle_power_watts={"GPU-old": 87.0})
+NEW = Memory(idle_power_watts={f"GPU-{number}": 122.0 for number in range(500)})
 
 SAVE = """
 import os, signal, sys
 from pathlib import Path
 from wattline import state
-NEW = {f"GPU-{number}": 122.0 for number in range(500)}
+NEW = state.Memory(idle_power_watts={f"GPU-{number}": 122.0 for number in range(500)})
 file = state.StateFile(Path(sys.argv[1]))
 """
 AT_A_LINE = (

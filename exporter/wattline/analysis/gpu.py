@@ -268,9 +268,11 @@ class GpuTrack:
     def view(self, now: float, deployment: str) -> GpuView:
         """All that is published of this GPU."""
         sample, activity, condition = self.sample_now(now), self.activity_now(now), self.condition_now(now)
-        up = not self.lost and sample is not None
-        if not up:
-            return GpuView(self.identity, deployment, up=False)
+        if sample is None:
+            # One reading that is late, on a busy host for instance, is no loss: the reader tells that, and logs it.
+            late = now - self.samples[-1].t if self.samples else math.inf
+            up = not self.lost and late <= LOST_AFTER * _stale_after(self._plan.sample_interval)
+            return GpuView(self.identity, deployment, up=up)
         start = now - self._plan.window
         power, limit, floor = self.power_mean(start, now), self.limit_watts(), self.idle_floor()
         active = None
@@ -333,6 +335,10 @@ class GpuTrack:
         if not told:
             return None
         return active < STUCK_ACTIVE_FRACTION and not condition.processes and min(told) >= STUCK_UTILIZATION
+
+
+LOST_AFTER = 4.0
+"""Times the age at which a reading is not published any more."""
 
 
 def _stale_after(interval: float) -> float:

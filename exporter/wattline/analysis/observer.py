@@ -147,7 +147,9 @@ class Observer:
         heir = next((u for u, g in self.gpus.items() if u != uuid and g.identity.pci_bus_id == uuid), uuid)
         # Who has an index keeps it, so that a configured one never means another GPU.
         self._resolved_indices = {i: heir if u == uuid else u for i, u in self._resolved_indices.items()}
-        del self.gpus[uuid]
+        gone = self.gpus.pop(uuid).identity
+        if not (gone.name or gone.pci_bus_id):  # It stood for a GPU that nobody knew.
+            self._resolved_indices = {i: u for i, u in self._resolved_indices.items() if u != uuid}
         self._kept_idle.pop(uuid, None)
         for ledger in self._ledgers.values():
             ledger.energy_seen.pop(uuid, None)
@@ -578,7 +580,7 @@ def _why_gpus(gpus: list[GpuView], missing: str) -> str:
         return missing
     if not gpus:
         return "no GPU is known"
-    lost = [g.identity for g in gpus if not g.up]
+    lost = [g.identity for g in gpus if g.sample is None]
     return f"no reading of GPU {', '.join(str(i.index) for i in lost)}" if lost else ""
 
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, TypeVar
 from wattline.gpus.health import Ledger, SourceHealth
 from wattline.gpus.plausibility import EnergyMark, check_activity, check_condition, check_sample
 from wattline.gpus.source import UNSUPPORTED, GpuLostError, SourceError
-from wattline.readings import GpuActivity, GpuCondition, GpuSample, ReadingError
+from wattline.readings import GpuActivity, GpuCondition, GpuIdentity, GpuSample, ReadingError
 from wattline.worker import Crew, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterable
 
     from wattline.gpus.source import GpuSource
-    from wattline.readings import GpuIdentity, GpuReading, Reading
+    from wattline.readings import GpuReading, Reading
     from wattline.worker import Outcome
 
 log = logging.getLogger("wattline.gpus")
@@ -51,9 +51,6 @@ class Intervals:
     """Seconds that a call may hold up those for other GPUs."""
     stuck: float = 5.0
     """A call that takes longer is stuck: what it reads is not up, and it is left alone."""
-    forget: float = 3600.0
-    """A GPU that has not been listed for so long was taken out, and is forgotten: a reset or another driver takes
-    minutes, and the alert GpuLost remembers a GPU for as long."""
 
     def retry_after(self, failures: int) -> float:
         """Return how long to wait after so many failures in a row before this one."""
@@ -62,15 +59,15 @@ class Intervals:
 
 @dataclass(slots=True)
 class _Gpu:
-    """What the reader knows of one GPU. It is kept after the GPU is lost, until it was taken out for an hour."""
+    """What the reader knows of one GPU. It is kept after the GPU is lost, until somebody says that it was taken out."""
 
-    uuid: str
+    identity: GpuIdentity
     ledger: Ledger
     worker: Worker
     readable: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
-    unlisted_since: float | None = None
-    """On the event loop's clock. Since then every listing was whole, and it was in none."""
+    nameless: bool = False
+    """It stands for a GPU of which nothing is known but that it is missing."""
     limit_watts: float | None = None
     energy: EnergyMark | None = None
     doubted: EnergyMark | None = None
@@ -78,6 +75,10 @@ class _Gpu:
     unvisited: set[str] = field(default_factory=lambda: {"sample", "activity", "condition"})
     missing: dict[str, str] = field(default_factory=dict)
     """Readings that the first visits did not obtain, with the kind of error."""
+
+    @property
+    def uuid(self) -> str:
+        return self.identity.uuid
 
 
 @dataclass(slots=True, eq=False)
@@ -102,6 +103,8 @@ class GpuReader:
         deliver: takes each reading, on the event loop and in the order of arrival; identities at every listing.
             Implausible values are ``None`` by then.
         intervals: how often.
+        remembered: GPUs that this host had in an earlier run: those that are not here are missing.
+        expected: how many GPUs there are to be, if somebody has said so.
         on_read: takes the name of a source (the library's or a GPU's UUID) and the seconds that one read took.
         clock: monotonic seconds; the clock of the source's readings.
     """
@@ -112,12 +115,16 @@ class GpuReader:
         deliver: Callable[[Reading], None],
         *,
         intervals: Intervals | None = None,
+        remembered: Iterable[GpuIdentity] = (),
+        expected: int | None = None,
         on_read: Callable[[str, float], None] = lambda _source, _seconds: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
         self._deliver = deliver
         self._intervals = intervals or Intervals()
+        self._remembered = tuple(remembered)
+        self._expected = expected
         self._on_read = on_read
         self._clock = clock
         self._ledger = Ledger(source.name, noun="source")
@@ -137,9 +144,19 @@ class GpuReader:
         self._started_at = asyncio.get_running_loop().time()
         self._spawn(self._supervise())
 
-    def pace(self, intervals: Intervals) -> None:
-        """Read at other intervals from now on; each reading once more at its old one."""
-        self._intervals = intervals
+    def pace(self, intervals: Intervals, expected: int | None = None) -> None:
+        """Read at other intervals, and expect so many GPUs, from now on; each reading once more at its old one."""
+        self._intervals, self._expected = intervals, expected
+        if self._opened:
+            self._miss()
+
+    def forget(self, uuid: str) -> bool:
+        """Miss a GPU no longer, because it was taken out; return whether it was missed."""
+        gpu = self._gpus.get(uuid)
+        if gpu is None or gpu.readable.is_set():
+            return False
+        self._forget(gpu, "it was taken out, somebody says")
+        return True
 
     async def stop(self) -> None:
         """End reading and let go of the driver, within 2 s: a call that does not come back is left behind."""
@@ -160,6 +177,11 @@ class GpuReader:
     def identities(self) -> tuple[GpuIdentity, ...]:
         """The GPUs of the last listing, in the source's order."""
         return self._listed
+
+    @property
+    def known(self) -> tuple[GpuIdentity, ...]:
+        """The GPUs that this host has had, whether they are listed now or not."""
+        return tuple(gpu.identity for gpu in self._gpus.values() if not gpu.nameless) or self._remembered
 
     def health(self, now: float) -> list[SourceHealth]:
         """Tell how the source as a whole and each GPU that is not forgotten is read, the source first.
@@ -204,28 +226,72 @@ class GpuReader:
         self._opened = True
         self._ledger.succeeded(self._clock())
         self._listed = outcome.value or ()
+        self._recall()
+        met = set(self._gpus)
         for identity in self._listed:
-            self._hand_over(identity)
-            self._follow(identity.uuid)
-        self._miss(self._gpus.keys() - {identity.uuid for identity in self._listed})
-
-    def _miss(self, unlisted: set[str]) -> None:
-        """Take note of the GPUs that are not listed any more, and forget those that were taken out."""
-        now = asyncio.get_running_loop().time()
-        # All at once are no GPUs that were taken out, but a library that has lost them.
-        whole = bool(self._listed) and not self._source.unidentified
-        places = {identity.pci_bus_id for identity in self._listed}
-        for gpu in [self._gpus[uuid] for uuid in unlisted]:
-            if gpu.uuid in places:
+            if identity.uuid in self._gpus:
+                self._hand_over(identity)
+            self._follow(identity)
+        taken = {identity.pci_bus_id for identity in self._listed if identity.uuid not in met}
+        for gpu in self._unlisted():
+            if any(identity.pci_bus_id == gpu.uuid for identity in self._listed):
                 self._forget(gpu, "it has told its UUID")
-                continue
-            self._lose(gpu, GpuLostError("gpu_not_found", "the GPU is not listed any more"))
-            if not whole:
-                gpu.unlisted_since = None
-            elif gpu.unlisted_since is None:
-                gpu.unlisted_since = now
-            elif now - gpu.unlisted_since >= self._intervals.forget:
-                self._forget(gpu, "it has not been listed for an hour")
+            elif gpu.identity.pci_bus_id in taken:
+                # One that is new here: a known one may have been given another address by a reboot.
+                self._forget(gpu, "another GPU is in its place")
+        self._miss()
+
+    def _unlisted(self) -> list[_Gpu]:
+        """The GPUs that this host has had and that are not listed now."""
+        listed = {identity.uuid for identity in self._listed}
+        return [gpu for uuid, gpu in self._gpus.items() if uuid not in listed and not gpu.nameless]
+
+    def _recall(self) -> None:
+        """Know the GPUs of an earlier run, once it has been tried to list those of this one."""
+        remembered, self._remembered = self._remembered, ()
+        for identity in remembered:
+            self._meet(identity)
+
+    def _meet(self, identity: GpuIdentity, *, nameless: bool = False) -> _Gpu:
+        gpu = _Gpu(identity, Ledger(identity.uuid, noun="GPU"), Worker(identity.uuid, self._crew), nameless=nameless)
+        self._gpus[identity.uuid] = gpu
+        self._hand_over(identity)
+        return gpu
+
+    def _miss(self) -> None:
+        """Take note of every GPU that should be here: those that were, and those that are counted or expected."""
+        unlisted = self._unlisted()
+        for gpu in unlisted:
+            self._lose(gpu, GpuLostError("gpu_not_found", "the GPU was in this host and is not listed"))
+        nameless = self._nameless({gpu.identity.index for gpu in unlisted}, len(unlisted))
+        for gpu in [gpu for gpu in self._gpus.values() if gpu.nameless and gpu.uuid not in nameless]:
+            self._forget(gpu, "all GPUs that are missing are known")
+        for uuid, (index, kind, why) in nameless.items():
+            gpu = self._gpus.get(uuid) or self._meet(GpuIdentity(uuid, index), nameless=True)
+            if gpu.ledger.reason != kind:
+                gpu.ledger.failed(kind, why)
+
+    def _nameless(self, missed: set[int], count: int) -> dict[str, tuple[int, str, str]]:
+        """GPUs that are missing without being known, as index, kind and sentence.
+
+        One that was not given to this container (``no_permission``) is not missing.
+        """
+        unopened = {index: kind for index, kind in self._source.unidentified.items() if kind != "no_permission"}
+        # A known GPU that is not listed is one of them: rather the one that had this index.
+        order = sorted(unopened, key=lambda index: (index in missed, -index))
+        found = {
+            f"unopened-{index}": (
+                index,
+                unopened[index],
+                f"GPU {index} is listed and cannot be opened: {unopened[index]}",
+            )
+            for index in order[: max(0, len(unopened) - count)]
+        }
+        known = len(self._listed) + count + len(found)
+        for number in range(known, self._expected or 0):
+            why = f"{self._expected} GPUs are expected, {len(self._listed)} are there"
+            found[f"expected-{number + 1}"] = number, "gpu_not_found", why
+        return found
 
     def _forget(self, gpu: _Gpu, why: str) -> None:
         log.info("GPU %s is forgotten: %s", gpu.uuid, why)
@@ -235,8 +301,7 @@ class GpuReader:
         self._source.forget(gpu.uuid)
 
     def _not_listed(self, error: Exception) -> None:
-        for gpu in self._gpus.values():
-            gpu.unlisted_since = None
+        self._recall()
         kind = error.kind if isinstance(error, SourceError) else self._surprise("discover", error)
         if any(gpu.readable.is_set() for gpu in self._gpus.values()):
             # Those that are there are read as before.
@@ -246,11 +311,12 @@ class GpuReader:
             self._ledger.failed(kind, str(error))
         self._trouble.set()
 
-    def _follow(self, uuid: str) -> None:
+    def _follow(self, identity: GpuIdentity) -> None:
         """Read a GPU from now on."""
-        gpu = self._gpus.get(uuid)
-        if gpu is None:
-            gpu = self._gpus[uuid] = _Gpu(uuid, Ledger(uuid, noun="GPU"), Worker(uuid, self._crew))
+        uuid = identity.uuid
+        gpu = self._gpus.get(uuid) or self._meet(identity)
+        gpu.identity = identity
+        if gpu.task is None:
             # Conditions before samples: the limit tells which power is plausible. Activities last: they may take 40 ms,
             # and no GPU's comes before the others' samples.
             visits = (
@@ -259,15 +325,15 @@ class GpuReader:
                 _Visit("activity", partial(self._source.activity, uuid)),
             )
             gpu.task = self._spawn(self._read(gpu, visits))
-        gpu.unlisted_since = None
         if not gpu.readable.is_set():
             gpu.energy = gpu.doubted = None
             gpu.readable.set()
 
     def _lose(self, gpu: _Gpu, error: GpuLostError) -> None:
-        if gpu.readable.is_set():
+        if gpu.readable.is_set() or gpu.task is None:
             gpu.readable.clear()
-            gpu.ledger.failed(error.kind, str(error))
+            if gpu.ledger.reason != error.kind:
+                gpu.ledger.failed(error.kind, str(error))
 
     def _fail(self, error: SourceError) -> None:
         """Stop reading until the source is open again."""
@@ -347,6 +413,7 @@ class GpuReader:
     def _is_late(self, ledger: Ledger, worker: Worker, what: str) -> None:
         detail = f"{what} has not come back from the driver for {self._intervals.stuck:g} s"
         costs_nothing = worker is self._lister and self._opened
+        self._recall()
         (ledger.complain if costs_nothing else ledger.failed)("timeout", detail)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from wattline.readings import GpuActivity, GpuCondition, GpuIdentity, GpuSample
 
 UNSUPPORTED = frozenset({"not_supported", "function_not_found", "argument_version_mismatch"})
@@ -39,8 +41,8 @@ class GpuSource(Protocol):
     """``nvml``, ``simulated``: the value of the ``source`` label for the source as a whole."""
 
     @property
-    def unidentified(self) -> int:
-        """How many GPUs the last listing counted and could not identify: one that is missed may be among them."""
+    def unidentified(self) -> Mapping[int, str]:
+        """The GPUs that the last listing counted and could not identify, by index, with the kind of error."""
         ...
 
     def discover(self) -> tuple[GpuIdentity, ...]:

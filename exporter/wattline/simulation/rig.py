@@ -217,7 +217,7 @@ class SimulatedSource:
         self._clock = clock
         self._gpus = {gpu.uuid: gpu for gpu in rig.gpus}
         self._fetched: dict[str, float] = {}
-        self.unidentified = 0
+        self.unidentified: dict[int, str] = {}
         """GPUs that are in the host and do not answer."""
 
     def discover(self) -> tuple[GpuIdentity, ...]:
@@ -230,7 +230,8 @@ class SimulatedSource:
             except GpuLostError:
                 continue
             there.append(gpu.identity())
-        self.unidentified = len(self._gpus) - len(there)
+        answering = {identity.index for identity in there}
+        self.unidentified = {n: "gpu_is_lost" for n in range(len(self._gpus)) if n not in answering}
         return tuple(there)
 
     def sample(self, uuid: str) -> GpuSample:

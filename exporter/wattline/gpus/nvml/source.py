@@ -22,7 +22,7 @@ from wattline.readings import GpuActivity, GpuCondition, GpuIdentity, GpuSample
 from wattline.worker import alone, unhurried
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 log = logging.getLogger("wattline.gpus")
 
@@ -82,13 +82,14 @@ class NvmlSource:
             SourceError: the library cannot be opened, or lists nothing; ``kind`` is NVML's name of the error.
         """
         present = self._present()
-        if self._opened and present != self._opened_with and alone():
-            log.info("the GPUs of this host have changed: NVML is opened anew")
-            self._shut()
+        outdated = self._opened and present != self._opened_with and alone()
         try:
-            if self._opened:
+            if self._opened and not outdated:
                 return self._list()
             with unhurried():  # No GPU can be read before.
+                if outdated:
+                    log.info("the GPUs of this host have changed: NVML is opened anew")
+                    self._shut()
                 return self._open(present)
         except CallFailedError as failed:
             error = closed(failed.kind)
@@ -139,9 +140,9 @@ class NvmlSource:
         return GpuCondition(t=t, uuid=uuid, errors=tuple(visit.errors), **visit.values)
 
     @property
-    def unidentified(self) -> int:
-        """How many GPUs the library counts without telling which they are."""
-        return len(self._unlisted)
+    def unidentified(self) -> Mapping[int, str]:
+        """The GPUs that the library counts without telling which they are, by index, with the kind of error."""
+        return self._unlisted
 
     def forget(self, uuid: str) -> None:
         """Free what outlives the listing of a GPU."""
