@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import gzip
+import itertools
 import json
 import os
 import signal
@@ -29,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.acceptance import free_port
-from bench.engine_servers import SERVERS, Server
+from bench.engine_servers import SERVERS, Server, ServerRow
 from tests.nvml.standin import StandIn, build, h200
 from wattline.engines.exposition import plain
 from wattline.engines.normalise import normalise
@@ -75,10 +76,9 @@ class Situation:
     settle: float = WINDOW + 3.0
     """Seconds from the beginning, the hang or the restart until a whole window lies within."""
 
-    @property
-    def fault(self) -> bool:
-        """Whether GPUs waste their watts on work that is held."""
-        return bool(self.right & BAD)
+    def truth(self, row: ServerRow) -> frozenset[str]:
+        """The right states for this server: one whose metrics do not answer is unknown, whatever it does."""
+        return frozenset({"unknown"}) if self.hang and row.deaf_when_hung else self.right
 
 
 SITUATIONS = (
@@ -340,12 +340,11 @@ class Outcome:
     """The client's own, until its last request ended."""
     read_tokens: float | None
     said: dict[str, int]
-    deaf: bool
 
     @property
     def right(self) -> frozenset[str]:
-        """A server whose metrics do not answer is unknown, whatever it does."""
-        return frozenset({"unknown"}) if self.situation.hang and self.deaf else self.situation.right
+        """States that tell the truth."""
+        return self.situation.truth(SERVERS[self.engine])
 
     @property
     def false(self) -> bool:
@@ -360,7 +359,7 @@ class Outcome:
     @property
     def holds(self) -> bool:
         """Whether nothing untrue was said. The last word of a fault counts: it takes its time to be sure."""
-        return not self.false and not self.missed and (self.situation.fault or set(self.said) <= self.right)
+        return not self.false and not self.missed and (bool(self.right & BAD) or set(self.said) <= self.right)
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -375,7 +374,7 @@ def judged(engine: str, rows: list[dict[str, Any]], situation: Situation) -> Out
     readings = [normalise(row["text"], engine=engine, t=row["t"]) for row in inside]
     begun = rows.index(own[0])
     # Until the first row of another situation: the answers that were open at the end belong to this one.
-    after = [row for row in rows[begun:] if row["label"] in (situation.name, "between")]
+    after = [*itertools.takewhile(lambda row: row["label"] in (situation.name, "between"), rows[begun:])]
     ends = [normalise(row["text"], engine=engine, t=row["t"]) for row in (rows[max(0, begun - 1)], after[-1])]
     little, tokens = None, None
     if ends[0].up and ends[1].up:
@@ -397,7 +396,6 @@ def judged(engine: str, rows: list[dict[str, Any]], situation: Situation) -> Out
         after[-1]["generated"] - rows[max(0, begun - 1)]["generated"],
         tokens,
         said,
-        SERVERS[engine].deaf_when_hung,
     )
 
 

@@ -1,7 +1,8 @@
 """Are the verdicts right? Precision, recall and delay, second by second, over everything whose right verdict is known.
 
 That is: every phase of the simulated rig that can be held and its whole story (a window of 60 s), a real SGLang on a
-real H200 (15 s, since its situations are short), and labelled loads of an H200 beside a busy and beside an idle server.
+real H200 (15 s, since its situations are short), labelled loads of an H200 beside a busy and beside an idle server, and
+real servers of four kinds on a CPU beside a card whose power is given (10 s).
 Beside our states, what a threshold on NVML's utilisation or power would say when it must hold for the same window.
 Whole alerts with their patience of minutes are compared in ``docs/alerting-comparison.md``.
 """
@@ -13,7 +14,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from bench.engine_servers import SERVERS
+from bench.real_engines import SITUATIONS
 from bench.tables import Table, number
+from tests.real_engines import replay
 from tests.recording.simulated import identities, plan, readings
 from tests.traces import test_loads as loads
 from tests.traces.sglang import verdicts
@@ -177,6 +181,34 @@ def loaded() -> Iterator[Situation]:
         yield Situation(f"{label}, {'busy' if work else 'idle'} engine", state, [second])
 
 
+def real() -> Iterator[Situation]:
+    """Real servers on a CPU beside a client that counted itself (``make engines``), one engine after the other."""
+    known = {situation.name: situation for situation in SITUATIONS}
+    states = {state.value: state for state in State}
+    for engine in replay.ENGINES:
+        thresholds = Thresholds(replay.WINDOW)
+        situation: Situation | None = None
+        for row, snapshot in replay.verdicts(engine):
+            told = thresholds.fired(snapshot.t, snapshot.gpus)
+            truth = known.get(row["label"])
+            if situation is not None and (truth is None or situation.name != f"{engine}, {truth.name}"):
+                yield situation
+                situation = None
+            if truth is None:
+                continue
+            right = truth.truth(SERVERS[engine])
+            likeliest = next(states[s] for s in ("working", "idle", *sorted(right)) if s in right)
+            if situation is None:
+                situation = Situation(f"{engine}, {truth.name}", likeliest)
+            judged = snapshot.deployments[0].state
+            # Several states can be true of one moment: a frontend that was never asked, a card near its limit.
+            expected = judged if judged.value in right else likeliest
+            settled = row["since"] >= truth.settle
+            situation.seconds.append(Second(row["since"], expected, judged, settled, told))
+        if situation is not None:
+            yield situation
+
+
 def percent(part: int, whole: int) -> str:
     """A share, or a dash when there is nothing to share."""
     return f"{100 * part / whole:.1f} %" if whole else "-"
@@ -212,7 +244,7 @@ def by_state(situations: Sequence[Situation]) -> Table:
     columns = ("state", "situations", "seconds", "precision", "recall", "delay s, median / greatest")
     note = (
         "Seconds whose window lies within the situation. The delay is from its beginning to the first right verdict; "
-        "the window is 60 s in the simulation and 15 s in the recording."
+        "the window is 60 s in the simulation, 15 s in the recording and 10 s with real servers on a CPU."
     )
     return Table("Our states", columns, rows, note)
 
@@ -258,4 +290,5 @@ def measure(*, quick: bool = False) -> list[Table]:
     situations += list(loaded())
     if not quick:
         situations += list(recorded())
+        situations += list(real())
     return [by_state(situations), against_thresholds(situations)]

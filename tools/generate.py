@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from alerts import build as alerts
 from dashboards import build as dashboards
-from tools import api_reference, metrics_reference, thresholds_reference
+from tools import api_reference, engines_reference, metrics_reference, thresholds_reference
 from wattline import config
 from wattline.check import report
 
@@ -49,6 +49,7 @@ GENERATORS: tuple[Callable[[], Mapping[Path, str]], ...] = (
     metrics_reference.written,
     api_reference.written,
     thresholds_reference.written,
+    engines_reference.written,
     _schemas,
 )
 """In this order: the dashboards name the alerts, and the chart copies both."""

@@ -118,6 +118,33 @@ class Progress:
     evidence: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Off:
+    """Shares by which a number was below and above the truth, at the extremes: ``Off(-0.1, 0.02)``."""
+
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """How a release behaved beside a client that counted itself (``make engines``); ``None`` was not compared.
+
+    Each is over situations from one request to a full batch with a queue, streamed and not, short answers and long.
+    """
+
+    release: str
+    held: Off | None = None
+    """Running and queued, as means of a situation."""
+    front: Off | None = None
+    inside: Off | None = None
+    """Requests inside by the summed time of those that ended."""
+    tokens: Off | None = None
+    """Generated tokens of whole situations."""
+    pause_seconds: float | None = None
+    """The longest time without progress while the client received tokens, looked at once a second."""
+
+
 def _unchanged(reading: EngineReading, _exposition: Exposition) -> EngineReading:
     return reading
 
@@ -164,6 +191,8 @@ class EngineKind:
     gauge_lag_seconds: float = 0.0
     evidence: frozenset[str] = frozenset()
     """Further names whose mere presence ``finish`` looks at."""
+    compared: Comparison | None = None
+    """The evidence for its numbers; without, they rest on documentation and source."""
     finish: Callable[[EngineReading, Exposition], EngineReading] = _unchanged
     """What no table can say."""
 

@@ -12,7 +12,7 @@ bear is longer than that time, so an idle server is asked as often as a busy one
 from __future__ import annotations
 
 from wattline.engines.command_lines import ServerKind
-from wattline.engines.kinds import EngineKind, Progress, Term, metric
+from wattline.engines.kinds import Comparison, EngineKind, Off, Progress, Term, metric
 
 LLAMACPP = EngineKind(
     name="llamacpp",
@@ -43,4 +43,5 @@ LLAMACPP = EngineKind(
     cached_prompt_tokens=metric("llamacpp:prompt_tokens_cached_total"),
     generation_tokens=metric("llamacpp:tokens_predicted_total"),
     progress=Progress((Term(("llamacpp:n_decode_total",)),)),
+    compared=Comparison("0.7.0", held=Off(-0.82, 0.0), tokens=Off(0.0, 0.0), pause_seconds=1.0),
 )
