@@ -135,11 +135,12 @@ def duration(text: str) -> float:
 
 
 def address(text: str) -> tuple[str | None, int]:
-    """``host:port``, ``[v6]:port`` or ``:port`` for every address of the machine."""
+    """``host:port``, ``[v6]:port``, or ``:port`` and ``[::]:port`` for every address of the machine, IPv4 and IPv6."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit() or not 0 <= int(port) <= 65535:  # noqa: PLR2004 - the range of ports
         raise argparse.ArgumentTypeError(f"found {text!r}, expected host:port or :port")
-    return host.strip("[]") or None, int(port)
+    # As exporters in Go listen: asyncio alone would leave IPv4 out.
+    return None if host == "[::]" else host.strip("[]") or None, int(port)
 
 
 def positive(text: str) -> float:

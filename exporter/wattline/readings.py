@@ -106,6 +106,8 @@ class GpuCondition:
     processes: tuple[GpuProcess, ...] | None = None
     xid_errors: int | None = None
     """XID events seen by this process since it began to listen."""
+    xids: tuple[tuple[int, int], ...] = ()
+    """The same by code, as (code, count); 0 stands for codes that cannot be."""
     errors: tuple[ReadingError, ...] = ()
 
 

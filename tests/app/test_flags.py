@@ -12,7 +12,7 @@ import pytest
 from tests.recording.make import path_of
 from wattline import commands
 from wattline.analysis.plan import EnginePlan
-from wattline.cli import build_parser, main
+from wattline.cli import address, build_parser, main
 from wattline.config import Config, Engine
 from wattline.recording.reader import read_recording
 
@@ -297,3 +297,12 @@ def test_an_unknown_scenario_is_told_by_its_flag(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err.startswith(
         "wattline: --scenario: unknown scenario 'nonsense': expected one of story, "
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [(":1", None), ("[::]:1", None), ("127.0.0.1:1", "127.0.0.1"), ("[::1]:1", "::1"), ("a.b:1", "a.b")],
+)
+def test_every_address_of_the_machine_is_that_of_both_families(text: str, host: str | None) -> None:
+    # Exporters in Go listen on both families at [::]; asyncio would on IPv6 alone.
+    assert address(text) == (host, 1)

@@ -224,14 +224,42 @@ def test_of_one_limit_and_a_range_that_contradict_each_other_nobody_knows_which_
     ("least", "most"), [(None, None), (200.0, None), (200.0, 4294967.295), (200.0, 0.0), (-1.0, 700.0)]
 )
 def test_by_half_a_range_nothing_is_dropped(least: float | None, most: float | None) -> None:
-    checked = check_condition(replace(H200, limit_enforced_watts=1400.0, limit_min_watts=least, limit_max_watts=most))
-    assert checked.limit_enforced_watts == 1400.0
+    checked = check_condition(replace(H200, limit_enforced_watts=150.0, limit_min_watts=least, limit_max_watts=most))
+    assert checked.limit_enforced_watts == 150.0
     assert {e.reading for e in checked.errors} <= {"limit_range"}
 
 
 def test_a_smallest_limit_of_0_w_is_real() -> None:
     condition = replace(CONDITION, limit_min_watts=0.0, limit_max_watts=95.0)
     assert check_condition(condition) == condition
+
+
+NO_RANGE = replace(H200, limit_min_watts=None, limit_max_watts=None)
+
+
+@pytest.mark.parametrize("watts", [0.001, 0.999])
+def test_a_limit_under_one_watt_is_no_limit(watts: float) -> None:
+    checked = check_condition(replace(CONDITION, limit_enforced_watts=watts, limit_default_watts=watts))
+    assert checked.limit_enforced_watts is checked.limit_default_watts is None
+    assert {e.reading for e in checked.errors} == {"limit_enforced", "limit_default"}
+
+
+@pytest.mark.parametrize(("watts", "kept"), [(69.0, False), (71.0, True), (700.0, True), (770.0, True), (771.0, False)])
+def test_without_a_range_the_other_two_limits_say_what_may_be_enforced(watts: float, kept: bool) -> None:
+    checked = check_condition(replace(NO_RANGE, limit_enforced_watts=watts))
+    assert (checked.limit_enforced_watts is not None) is kept
+    assert (checked.limit_default_watts, checked.limit_requested_watts) == (700.0, 700.0)
+
+
+def test_without_a_range_one_limit_alone_contradicts_nobody() -> None:
+    # Of a laptop that tells what is enforced and what it booted with, nobody knows which is wrong.
+    told = replace(NO_RANGE, limit_enforced_watts=35.0, limit_requested_watts=None)
+    assert check_condition(told) == told
+
+
+def test_a_superchip_that_enforces_less_than_was_requested_is_right() -> None:
+    told = replace(NO_RANGE, limit_enforced_watts=700.0, limit_requested_watts=900.0, limit_default_watts=900.0)
+    assert check_condition(told) == told
 
 
 def test_more_memory_used_than_there_is_is_dropped() -> None:

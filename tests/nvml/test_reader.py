@@ -42,6 +42,15 @@ async def test_the_condition_comes_before_the_first_sample_so_that_the_limit_is_
         assert seen.samples(A)[0].power_watts is None, "700 W is impossible at a limit of 100 W"
 
 
+async def test_a_limit_that_no_range_confirms_vetoes_no_power(standin: StandIn) -> None:
+    standin.say("0 nvmlDeviceGetPowerManagement* error=3", "0 nvmlDeviceGetEnforcedPowerLimit value=5000")
+    standin.say("0 nvmlDeviceGetPowerUsage value=250000")
+    async with reading() as seen:
+        await seen.rounds(1, A)
+        assert seen.samples(A)[0].power_watts == 250
+        assert seen.health(A).rejected == {}
+
+
 async def test_readings_are_delivered_on_the_event_loop(standin: StandIn) -> None:
     threads: set[int] = set()
     seen = Collector()

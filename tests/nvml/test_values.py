@@ -158,6 +158,16 @@ def test_xid_errors_are_counted_for_the_gpu_they_hit_whoever_is_visited(source: 
     standin.say("- nvmlEventSetWait_v2 value=1:79")
     assert source.condition(uuid(0)).xid_errors == 1
     assert source.condition(uuid(1)).xid_errors == 3
+    assert source.condition(uuid(0)).xids == ((13, 1),), "an error of the application"
+    assert source.condition(uuid(1)).xids == ((31, 1), (79, 2)), "one of the application, and two of the hardware"
+
+
+def test_garbled_xid_codes_make_no_series_of_their_own(source: NvmlSource, standin: StandIn) -> None:
+    codes = [*range(1, 63), 99_999, 5_000_000]
+    standin.say("- nvmlEventSetWait_v2 value=" + ",".join(f"0:{code}" for code in codes))
+    condition = source.condition(uuid(0))
+    assert condition.xid_errors == 64
+    assert dict(condition.xids) == {**dict.fromkeys(range(1, 63), 1), 0: 2}
 
 
 def test_a_storm_of_xid_errors_does_not_hold_up_a_visit(source: NvmlSource, standin: StandIn) -> None:

@@ -57,6 +57,9 @@ _HEADERS = {
     "User-Agent": f"wattline/{__version__}",
 }
 
+_PERHAPS_MOVED = frozenset({"connection_refused", "connection_reset", "timeout"})
+"""After these the name is looked up again: its address may have moved to another host."""
+
 logger = logging.getLogger("wattline.engines")
 
 
@@ -183,6 +186,8 @@ class EngineScraper:
             self.errors[str(reading.error)] += 1
             # A server may have moved its metrics back, an authority may have been replaced.
             self._url, self._tls = URL(self.target.url), None
+            if reading.error in _PERHAPS_MOVED and isinstance(self._session.connector, aiohttp.TCPConnector):
+                self._session.connector.clear_dns_cache(self._url.host, self._url.port)
         self._account(reading)
         self._log(reading)
         if self._on_read is not None:

@@ -29,6 +29,10 @@ POWER_OVER_LIMIT_WATTS = 100.0
 """For limits below 50 W: a laptop's may be 5 W, and may just have been ten times that."""
 LIMIT_OUTSIDE_RANGE = 1.1
 """The range is of what may be requested; what is enforced may be rounded, and lie a little beside it."""
+MIN_LIMIT_WATTS = 1.0
+"""The smallest limits of real boards are some watts."""
+LIMIT_SHARE = 0.1
+"""Where a board tells no range, the least share of its default and requested limit that may be enforced."""
 LIMITS = {
     "limit_enforced_watts": "limit_enforced",
     "limit_requested_watts": "limit_requested",
@@ -131,7 +135,7 @@ def check_activity(activity: GpuActivity) -> GpuActivity:
 
 def check_condition(condition: GpuCondition) -> GpuCondition:
     """Drop what cannot be: limits the board cannot have, memory used beyond its total, absurd temperatures."""
-    limit = _within(MIN_WATTS, MAX_WATTS)
+    limit = _within(MIN_LIMIT_WATTS, MAX_WATTS)
     memory = _within(0, MAX_MEMORY_BYTES)
     total = condition.memory_total_bytes
     checked = _drop(
@@ -157,10 +161,17 @@ def check_condition(condition: GpuCondition) -> GpuCondition:
 
 
 def _check_limits(condition: GpuCondition) -> GpuCondition:
-    """Drop the limits outside the board's own range, or that range when it is what cannot be."""
+    """Drop the limits outside the board's own range, or that range when it is what cannot be.
+
+    Where a board tells no range, its default and requested limits say what may be enforced.
+    """
     least, most = condition.limit_min_watts, condition.limit_max_watts
     if least is None or most is None:
-        return condition
+        others = [w for w in (condition.limit_default_watts, condition.limit_requested_watts) if w is not None]
+        if len(others) < 2:  # noqa: PLR2004 - one against one: nobody knows which is wrong
+            return condition
+        believable = _within(min(others) * LIMIT_SHARE, max(others) * LIMIT_OUTSIDE_RANGE)
+        return _drop(condition, {"limit_enforced_watts": ("limit_enforced", believable)})
     inside = _within(least / LIMIT_OUTSIDE_RANGE, most * LIMIT_OUTSIDE_RANGE)
     told = [watts for name in LIMITS if (watts := getattr(condition, name)) is not None]
     if least > most or (len(told) > 1 and not any(map(inside, told))):

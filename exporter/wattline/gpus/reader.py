@@ -388,7 +388,9 @@ class GpuReader:
             case GpuCondition():
                 reading = check_condition(reading)
                 limits = (reading.limit_enforced_watts, reading.limit_requested_watts, reading.limit_default_watts)
-                gpu.limit_watts = next((limit for limit in limits if limit is not None), gpu.limit_watts)
+                # A limit that no range confirms may be what is wrong when the power is far above it.
+                if reading.limit_max_watts is not None:
+                    gpu.limit_watts = next((limit for limit in limits if limit is not None), gpu.limit_watts)
         gpu.ledger.count(reading.errors)
         self._tell_missing(gpu, visit, reading.errors)
         self._hand_over(reading)

@@ -60,6 +60,17 @@ def _condition(name: str) -> Callable[[GpuView], float | None]:
     return lambda g: getattr(g.condition, name) if g.condition else None
 
 
+_COMMON_XIDS = (13, 31, 43, 48, 74, 79, 94, 95)
+"""Told from the start as 0: the first event of a series that only begins with it is no increase."""
+
+
+def _xids(view: GpuView) -> Mapping[str, float | None]:
+    """XID errors by code."""
+    if view.condition is None or view.condition.xid_errors is None:
+        return {}
+    return {str(code): float(n) for code, n in (dict.fromkeys(_COMMON_XIDS, 0) | dict(view.condition.xids)).items()}
+
+
 def _by(source: str, **names: str) -> Callable[[GpuView], Mapping[str, float | None]]:
     """Several fields of one reading, by label value."""
 
@@ -226,7 +237,13 @@ GPU_FAMILIES: tuple[Family[GpuView], ...] = (
         "Processes that hold the GPU, where the driver tells them.",
         lambda g: len(g.condition.processes) if g.condition and g.condition.processes is not None else None,
     ),
-    Family("gpu_xid_errors", "XID errors seen since the exporter listens.", _condition("xid_errors"), counter=True),
+    Family(
+        "gpu_xid_errors",
+        "XID errors since the exporter listens, by code: 13, 31, 43 are applications', 48, 74, 79, 94, 95 hardware's.",
+        _xids,
+        counter=True,
+        label="xid",
+    ),
 )
 
 POWER_FRACTION = (

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("wattline.gpus")
 
 XID_EVENTS = 0x8
+MAX_CODE, MAX_CODES = 9999, 64
 XID_BATCH = 64
 """Events taken from the driver in one visit at most: a storm must not hold up the readings."""
 
@@ -27,7 +28,7 @@ class XidEvents:
         self._set: Any = None
         self._uuids: dict[int | None, str] = {}
         self._deaf: dict[str, str] = {}
-        self._counts: Counter[str] = Counter()
+        self._counts: dict[str, Counter[int]] = {}
 
     def open(self) -> None:
         """Begin to listen, once the library is open."""
@@ -52,7 +53,7 @@ class XidEvents:
             # Costs one reading, whatever the reason: the other readings tell whether the GPU is lost.
             self._deaf[uuid] = "unknown" if failed.kind in LOST | CLOSED else failed.kind
         else:
-            self._counts[uuid] += 0
+            self._counts.setdefault(uuid, Counter())
             del self._deaf[uuid]
 
     def count(self, gpu: Gpu) -> dict[str, Any]:
@@ -62,7 +63,8 @@ class XidEvents:
         if deaf:
             raise CallFailedError(deaf)
         self._take()
-        return {"xid_errors": self._counts[uuid]}
+        counts = self._counts[uuid]
+        return {"xid_errors": counts.total(), "xids": tuple(sorted(counts.items()))}
 
     def _take(self) -> None:
         for _ in range(XID_BATCH):
@@ -74,7 +76,11 @@ class XidEvents:
                 # The set belongs to all GPUs: this failure says nothing about the one that is visited.
                 raise CallFailedError("unknown" if failed.kind in LOST else failed.kind) from None
             if event.eventType & XID_EVENTS:
-                self._counts[self._uuids.get(address(event.device), "")] += 1
+                counts = self._counts.get(self._uuids.get(address(event.device), ""))
+                if counts is not None:
+                    # A garbled code must not make a series of its own each time.
+                    known = event.eventData in counts or len(counts) < MAX_CODES
+                    counts[event.eventData if known and event.eventData <= MAX_CODE else 0] += 1
 
     def forget(self, uuid: str) -> None:
         """Drop what is known of a GPU."""
