@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from tests.explain.make import EXPLAINED, GOLDEN, explained
 from tests.recording.make import path_of
 from tests.recording.simulated import plan
 from wattline.analysis.causes import Cause, Suspicion
-from wattline.analysis.snapshot import DeploymentView, EngineView, Snapshot, State
+from wattline.analysis.snapshot import DeploymentView, EngineView, GpuView, Snapshot, State
 from wattline.explain import picture
 from wattline.explain import timeline as module
 from wattline.explain.explain import run
@@ -22,7 +23,7 @@ from wattline.explain.lines import clock
 from wattline.explain.picture import PictureError
 from wattline.explain.timeline import timeline
 from wattline.publish.colours import STATE_COLOURS
-from wattline.readings import EngineReading
+from wattline.readings import EngineReading, GpuIdentity, GpuSample
 from wattline.recording.layout import RecordingError
 from wattline.recording.reader import read_recording
 from wattline.recording.replay import replay
@@ -71,10 +72,23 @@ def test_a_stretch_has_the_last_reason_and_the_causes_of_most_of_its_time() -> N
     assert [(s.cause, s.evidence) for s in stretch.causes()] == [(Cause.SPINNING, "spinning at 3")]
 
 
-def test_means_are_over_what_was_obtained() -> None:
-    (stretch,) = story(verdict(float(t), State.IDLE, tokens=x) for t, x in enumerate((None, 10.0, 20.0))).stretches
-    assert stretch.tokens_per_second.value() == 15.0
-    assert stretch.power_watts.value() is None
+def test_numbers_are_those_of_the_stretch_and_not_of_the_window_before_it() -> None:
+    """A verdict's window still holds what was before: here it says 999 tokens/s."""
+
+    def moment(t: float, total: float, watts: float | None) -> Snapshot:
+        whole = verdict(t, State.IDLE, tokens=999.0)
+        sample = GpuSample(t, "GPU-a", power_watts=watts)
+        gpu = GpuView(GpuIdentity("GPU-a", 0), "a", up=True, sample=sample)
+        reading = EngineReading(t, "head", up=True)
+        engine = EngineView("head", "", "a", reading, generation_tokens_total=total)
+        view = replace(whole.deployments[0], gpus=("GPU-a",), power_watts=500.0, power_limit_watts=400.0)
+        return replace(whole, gpus=(gpu,), engines=(engine,), deployments=(view,))
+
+    (stretch,) = story([moment(0.0, 0.0, 90.0), moment(1.0, 10.0, None), moment(2.0, 30.0, 110.0)]).stretches
+    assert stretch.tokens_per_second.value() == 15.0, "10 and 20; before the first poll there is none"
+    assert stretch.power_watts.value() == 100.0
+    assert stretch.tdp_fraction.value() == 0.25
+    assert stretch.tokens_per_joule() == 20.0 / 110.0, "the one moment in which both are known"
 
 
 def test_nothing_is_said_about_the_time_in_which_the_machine_slept() -> None:

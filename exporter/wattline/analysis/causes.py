@@ -30,6 +30,8 @@ class GpuSigns:
 
     index: int
     utilization: float | None = None
+    utilization_halves: tuple[float | None, float | None] = (None, None)
+    """Of the first and the second half of the window: a mean also falls while load comes or goes."""
     tdp_fraction: float | None = None
     active_fraction: float | None = None
     sm_active: float | None = None
@@ -95,7 +97,8 @@ def _pcie_share(gpu: GpuSigns) -> float:
 def _batch_limited(s: Signs, t: Thresholds) -> str:
     if not s.queued_throughout or s.saturated or not s.running or s.queued is None or s.kv_cache_usage is None:
         return ""
-    if s.queued < t.batch_queue_per_running * s.running or s.kv_cache_usage > t.batch_kv_usage:
+    # Where next to nothing runs, requests wait for prompts to be computed, or for something else than a batch limit.
+    if s.running < 1 or s.queued < t.batch_queue_per_running * s.running or s.kv_cache_usage > t.batch_kv_usage:
         return ""
     return (
         f"{s.queued:.0f} requests wait while {s.running:.0f} run and the KV cache is {percent(s.kv_cache_usage)} full: "
@@ -199,6 +202,19 @@ def _partial_idle(s: Signs, t: Thresholds) -> str:
     return f"GPU {', '.join(str(g.index) for g in idle)} idle while others of the deployment work"
 
 
+def _other_cap(s: Signs, t: Thresholds) -> str:
+    for g in s.gpus:
+        share = (g.event_reasons or {}).get(POWER_CAP, 0.0)
+        if share < t.other_cap_share or g.tdp_fraction is None or g.tdp_fraction >= t.power_cap_tdp_fraction:
+            continue
+        if (g.utilization or 0.0) >= t.spin_utilization:
+            return (
+                f"GPU {g.index} is power-capped in {percent(share)} of the readings at {percent(g.tdp_fraction)} "
+                "of its limit: something other than the limit holds it"
+            )
+    return ""
+
+
 def _not_fed(s: Signs, t: Thresholds) -> str:
     gpu = _worst(s, "utilization")
     if gpu is None or gpu.utilization is None or gpu.utilization >= t.not_fed_utilization:
@@ -214,6 +230,8 @@ def _host_bound(s: Signs, t: Thresholds) -> str:
     utilization = _mean(s, "utilization")
     if utilization is None or not t.not_fed_utilization <= utilization < t.host_bound_utilization:
         return ""
+    if any(h is not None and h >= t.host_bound_utilization for g in s.gpus for h in g.utilization_halves):
+        return ""  # It comes or goes.
     sm, dram = _mean(s, "sm_active"), _mean(s, "dram_active")
     if any(v is not None and v >= t.host_bound_activity for v in (sm, dram)):
         return ""
@@ -419,6 +437,21 @@ class Cause(StrEnum):
                 Step("Whether CUDA graphs are off, or captured for smaller batches only", FLAGS),
             ),
             sets_pace="the host sets the pace, not the power",
+        ),
+    )
+    OTHER_CAP = (
+        "other_cap",
+        CauseRecord(
+            title="Capped below the limit",
+            rule=_other_cap,
+            sign="The power cap holds the clocks although power is well below the limit: another limit acts.",
+            thresholds=("other_cap_share", "power_cap_tdp_fraction", "spin_utilization"),
+            weight="finding",
+            steps=(
+                Step("Which limits and reasons the driver tells", "nvidia-smi -q -d POWER,PERFORMANCE"),
+                Step("What the host's management controller caps", "ipmitool dcmi power get_limit"),
+            ),
+            sets_pace="something other than the limit holds the power",
         ),
     )
     POWER_CAPPED = (

@@ -247,6 +247,11 @@ class GpuTrack:
         """Mean utilisation since ``start``."""
         return mean([s.utilization_ratio for s in self.samples_since(start)])
 
+    def utilization_halves(self, start: float) -> tuple[float | None, float | None]:
+        """Mean utilisation of the first and of the second half of the readings since ``start``."""
+        told = [s.utilization_ratio for s in self.samples_since(start)]
+        return mean(told[: len(told) // 2]), mean(told[len(told) // 2 :])
+
     def utilization_believed(self, start: float) -> float | None:
         """Mean utilisation since ``start`` where it may say that nothing runs; ``None`` where something tells better.
 

@@ -438,6 +438,7 @@ class Observer:
         return GpuSigns(
             index=track.identity.index,
             utilization=view.means.utilization_ratio,
+            utilization_halves=track.utilization_halves(start),
             tdp_fraction=view.tdp_fraction,
             active_fraction=view.active_power_fraction,
             sm_active=view.means.sm_active_ratio,

@@ -136,6 +136,13 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         Ratio, says("one GPU above it while another is below `idle_active_fraction`")
     ] = 0.30
     memory_bound_dram: Annotated[Ratio, says("DRAM activity from it on: normal decoding, not a fault")] = 0.6
+    other_cap_share: Annotated[
+        Ratio,
+        says(
+            "share of the readings with the power cap active, at a mean below `power_cap_tdp_fraction`; bursts that "
+            "touch the limit show it in 0.45 of them (H200)"
+        ),
+    ] = 0.9
     power_capped_share: Annotated[Ratio, says("the enforced limit below this share of the default one")] = 0.98
     throttled_share: Annotated[Ratio, says("share of the window with a thermal or brake reason")] = 0.5
     clocks_held_share: Annotated[

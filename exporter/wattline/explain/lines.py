@@ -95,7 +95,7 @@ def _numbers(stretch: Stretch) -> Iterator[str]:
         yield f"{power:7,.0f} W" + (f" ({percent(fraction)} of the limit)" if fraction is not None else "")
     if (tokens := stretch.tokens_per_second.value()) is not None:
         yield f"{tokens:7,.0f} tokens/s"
-    if (per_joule := stretch.tokens_per_joule.value()) is not None:
+    if (per_joule := stretch.tokens_per_joule()) is not None:
         yield f"{per_joule:.3g} tokens/J"
 
 

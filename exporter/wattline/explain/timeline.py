@@ -41,7 +41,7 @@ class Mean:
 
 @dataclass(slots=True)
 class Stretch:
-    """Some time in one state. Numbers are means over its verdicts, and so of the window before each of them."""
+    """Some time in one state. Numbers are means of what was read in it: a verdict's window reaches back before it."""
 
     state: State
     start: float
@@ -52,21 +52,29 @@ class Stretch:
     power_watts: Mean = field(default_factory=Mean)
     tdp_fraction: Mean = field(default_factory=Mean)
     tokens_per_second: Mean = field(default_factory=Mean)
-    tokens_per_joule: Mean = field(default_factory=Mean)
+    _both: tuple[float, float] = (0.0, 0.0)
+    """Tokens and joules of the moments in which both were obtained."""
     _suspected: Counter[Cause] = field(default_factory=Counter)
     _evidence: dict[Cause, Suspicion] = field(default_factory=dict)
 
-    def add(self, view: DeploymentView) -> None:
-        """Take a verdict of this state."""
+    def add(self, view: DeploymentView, now: Point) -> None:
+        """Take a verdict of this state, and what was read at that moment."""
         self.reason = view.reason
         self.verdicts += 1
-        self.power_watts.add(view.power_watts)
-        self.tdp_fraction.add(view.tdp_fraction)
-        self.tokens_per_second.add(view.tokens_per_second.get("generation"))
-        self.tokens_per_joule.add(view.tokens_per_watt.get("generation"))
+        power, limit = now.power_watts, now.limit_watts
+        self.power_watts.add(power)
+        self.tdp_fraction.add(power / limit if power is not None and limit else None)
+        self.tokens_per_second.add(now.tokens_per_second)
+        if power is not None and now.tokens_per_second is not None:
+            self._both = (self._both[0] + now.tokens_per_second, self._both[1] + power)
         for suspicion in view.suspicions:
             self._suspected[suspicion.cause] += 1
             self._evidence[suspicion.cause] = suspicion
+
+    def tokens_per_joule(self) -> float | None:
+        """Generated tokens over energy; ``None`` when both were never obtained together."""
+        tokens, joules = self._both
+        return tokens / joules if joules else None
 
     def causes(self) -> tuple[Suspicion, ...]:
         """What was suspected for most of it, the most frequent first, with the last evidence."""
@@ -135,16 +143,16 @@ class Story:
     def add(self, t: float, view: DeploymentView, gpus: Sequence[GpuView], engines: Sequence[EngineView]) -> None:
         """Take the verdict at ``t``."""
         self.seconds, self.joules = view.state_seconds, view.state_energy_joules
-        self._stretch(t, view)
-        rate = self._tokens.rate(engines)
+        now = _point(t, view, gpus, self._tokens.rate(engines))
+        self._stretch(t, view, now)
         if self._seen % self._stride == 0:
-            self.points.append(_point(t, view, gpus, rate))
+            self.points.append(now)
             if len(self.points) > MOST_POINTS:
                 self.points = self.points[::2]
                 self._stride *= 2
         self._seen += 1
 
-    def _stretch(self, t: float, view: DeploymentView) -> None:
+    def _stretch(self, t: float, view: DeploymentView, now: Point) -> None:
         last = self.stretches[-1] if self.stretches else None
         joined = last is not None and t - last.end <= GAP_SECONDS
         if last is not None and joined:
@@ -154,7 +162,7 @@ class Story:
                 self.too_many = True
                 return
             self.stretches.append(Stretch(view.state, t, t))
-        self.stretches[-1].add(view)
+        self.stretches[-1].add(view, now)
 
 
 def _point(t: float, view: DeploymentView, gpus: Sequence[GpuView], rate: float | None) -> Point:
