@@ -49,6 +49,16 @@ def test_what_is_coming_is_printed() -> None:
     assert "50 % of the compute peak" in text
 
 
+def test_the_table_says_whose_a_gpu_is_where_there_are_several_deployments() -> None:
+    one = snapshot(1.0)
+    lost = GpuView(GpuIdentity("GPU-b", 1), "b", up=False)
+    spare = replace(one.gpus[0], identity=GpuIdentity("GPU-c", 2), deployment="")
+    text = plain(report([replace(one, gpus=(*one.gpus, lost, spare))], PLAN))
+    rows = [line.split()[:3] for line in text.splitlines()[2:6]]
+    assert rows == [["GPU", "Deployment", "Power"], ["0", "a", "268"], ["1", "b", "lost"], ["2", "none", "268"]]
+    assert "Deployment" not in plain(report([one], PLAN))
+
+
 def test_an_idle_gpu_is_not_held_back() -> None:
     (gpu,) = report([snapshot(1.0)], PLAN).gpus
     assert gpu.held_back == {"sw_power_cap": 0.75}

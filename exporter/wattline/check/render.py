@@ -174,6 +174,8 @@ class Column:
     left: bool = False
     rank: int = 0
     """The greater, the sooner it is left out where there is no room."""
+    identity: bool = False
+    """It is told of a lost GPU, too."""
 
 
 def _watts(value: float | None) -> str:
@@ -225,7 +227,8 @@ def _held_back(gpu: Gpu) -> str:
 
 
 COLUMNS: tuple[Column, ...] = (
-    Column("GPU", lambda g: str(g.index)),
+    Column("GPU", lambda g: str(g.index), identity=True),
+    Column("Deployment", lambda g: g.deployment or "none", identity=True, rank=1),
     Column("Power", lambda g: _watts(g.power_mean_watts)),
     Column("Limit", lambda g: _watts(g.limit_watts), rank=2),
     Column("Of limit", lambda g: _percent(g.tdp_fraction)),
@@ -245,10 +248,14 @@ COLUMNS: tuple[Column, ...] = (
 
 def _table(report: Report, width: int, most: int | None = None) -> Table:
     """The GPUs, or the first of them, with the columns that there is room for."""
+    shared = len({g.deployment for g in report.gpus}) > 1
     shown = [
         c
         for c in COLUMNS
-        if width >= c.from_width and (not report.gpus or any(c.cell(g) != UNKNOWN for g in report.gpus if g.up))
+        if width >= c.from_width
+        and (
+            shared if c.title == "Deployment" else any(c.identity or c.cell(g) != UNKNOWN for g in report.gpus if g.up)
+        )
     ]
     shown = shown or [COLUMNS[0]]
     gpus = report.gpus[:most]
@@ -272,7 +279,8 @@ def _filled(columns: Sequence[Column], gpus: Sequence[Gpu]) -> Table:
         if gpu.up:
             table.add_row(*(c.cell(gpu) for c in columns))
         else:
-            table.add_row(str(gpu.index), *(["lost"] if len(columns) > 1 else []), style="red")
+            known = [c.cell(gpu) for c in columns if c.identity]
+            table.add_row(*known, *(["lost"] if len(columns) > len(known) else []), style="red")
     return table
 
 
