@@ -189,6 +189,15 @@ class TestActivity:
         """A starved server on an H200: 5 % SM, 5 % memory."""
         assert self.busy(117.0, sm_active_ratio=0.05, dram_active_ratio=0.05).state is State.IDLE_WHILE_BUSY
 
+    def test_work_that_utilisation_does_not_see_is_no_idleness(self) -> None:
+        """llama.cpp computes by Vulkan: an H200 at 217 of 700 W shows utilisation 0.01 and 18 % SM activity."""
+        bench = Bench(gpus=1, limit=700.0)
+        bench.sample = GpuSample(t=0, uuid="", utilization_ratio=0.01)
+        bench.activity = GpuActivity(t=0, uuid="", sm_active_ratio=0.18, dram_active_ratio=0.03)
+        view = only(bench.run(90, watts=217.0, work=16.0, tokens_per_second=11.0))
+        assert view.state is State.WORKING
+        assert Cause.NOT_FED not in {s.cause for s in view.suspicions}
+
     def test_an_engines_own_estimate_tells_where_nobody_measures(self) -> None:
         """2 TB/s read and 0.4 TB/s written of 4.8 TB/s: half of the memory's bandwidth."""
         bench = Bench(gpus=1, identity=GpuIdentity("", 0, name="NVIDIA H200"))

@@ -219,6 +219,8 @@ def _not_fed(s: Signs, t: Thresholds) -> str:
     gpu = _worst(s, "utilization")
     if gpu is None or gpu.utilization is None or gpu.utilization >= t.not_fed_utilization:
         return ""
+    if any((g.sm_active or 0.0) >= t.spin_sm_active for g in s.gpus):
+        return ""  # Utilisation does not see it, the SMs work.
     return f"at least {s.work:.0f} requests are held, and no GPU shows more than {percent(gpu.utilization)} utilisation"
 
 
@@ -419,7 +421,7 @@ class Cause(StrEnum):
             title="Not fed",
             rule=_not_fed,
             sign="Utilisation near 0 although requests are held: the GPUs wait for the host.",
-            thresholds=("not_fed_utilization",),
+            thresholds=("not_fed_utilization", "spin_sm_active"),
             steps=(PROCESSES, STACKS),
             sets_pace="the GPUs are not fed, and what they could do with work is not seen here",
         ),

@@ -77,7 +77,12 @@ def _low(value: float | None, threshold: float) -> bool:
 def _looks_idle(e: Evidence, t: Thresholds) -> bool:
     if e.busiest_activity is not None and e.busiest_activity >= t.working_activity:
         return False
-    unfed = _low(e.busiest_utilization, t.unfed_utilization) and _low(e.busiest_tdp_fraction, t.unfed_tdp_fraction)
+    # Vulkan compute is not in NVML's utilisation: what is measured inside the GPU tells better.
+    unfed = (
+        (e.busiest_activity is None or e.busiest_activity < t.spin_sm_active)
+        and _low(e.busiest_utilization, t.unfed_utilization)
+        and _low(e.busiest_tdp_fraction, t.unfed_tdp_fraction)
+    )
     return (
         unfed
         or _low(e.busiest_active_fraction, t.idle_active_fraction)
