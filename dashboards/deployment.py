@@ -304,7 +304,8 @@ def _efficiency() -> list[timeseries.Panel]:
             f"the others. Up to {FEW} hosts, those that pay most.",
             "joule",
             *each_kind("wattline_joules_per_token", "topk"),
-        ).scale_distribution(common.ScaleDistributionConfig().type(c.ScaleDistribution.LOG).log(10)),
+            logarithmic=True,
+        ),
     ]
 
 

@@ -141,9 +141,13 @@ def _numbers() -> list[tuple[stat.Panel, int]]:
         p.number(
             "XID errors",
             "Errors that the driver reported for this GPU within the time range, while the exporter listened. Any "
-            "one deserves a look into the kernel log.",
+            "one deserves a look into the kernel log. While nobody listens, nothing is said.",
             "none",
-            p.now(f"sum(increase(wattline_gpu_xid_errors_total{{{OF_GPU}}}[$__range]))", "errors"),
+            p.now(
+                f"sum(increase(wattline_gpu_xid_errors_total{{{OF_GPU}}}[$__range])) "
+                f"and on () wattline_gpu_up{{{OF_GPU}}}",
+                "errors",
+            ),
         )
         .decimals(0)
         .thresholds(p.steps((None, FINE), (0.5, FAULT)))

@@ -191,12 +191,17 @@ def _tooltip() -> common.VizTooltipOptions:
     return common.VizTooltipOptions().mode(c.TooltipDisplayMode.MULTI).sort(c.SortOrder.NONE)
 
 
-def graph(title: str, description: str, unit: str, *queries: prometheus.Dataquery) -> ts.Panel:
-    """Draw lines over time, from 0 upwards, with gaps where there is no data."""
+def graph(
+    title: str, description: str, unit: str, *queries: prometheus.Dataquery, logarithmic: bool = False
+) -> ts.Panel:
+    """Draw lines over time, with gaps where there is no data: from 0 upwards, or on a logarithmic axis."""
+    panel = ts.Panel()
+    if logarithmic:
+        panel.scale_distribution(common.ScaleDistributionConfig().type(c.ScaleDistribution.LOG).log(10))
+    else:
+        panel.min(0)
     panel = (
-        ts.Panel()
-        .unit(unit)
-        .min(0)
+        panel.unit(unit)
         .line_width(2)
         .fill_opacity(8)
         .line_interpolation(c.LineInterpolation.LINEAR)

@@ -71,8 +71,7 @@ WANTED = {
     "fleet": Picture("fleet", 0, 40, {}),
     "fleet-night": Picture("fleet", 0, 20, {}, scene="night"),
     "deployment": Picture("deployment", 0, 27, STORY),
-    "deployment-causes": Picture("deployment", 47, 90, STORY),
-    "deployment-latency": Picture("deployment", 0, 0, STORY, folded="Latency"),
+    "deployment-causes": Picture("deployment", 54, 89, STORY),
     "deployment-scaling": Picture("deployment", 0, 0, STORY, folded="Is it still scaling?"),
     "gpu": Picture("gpu", 0, 34, ONE_GPU),
 }
@@ -80,6 +79,8 @@ WANTED = {
 NIGHT = {
     "fleet": Picture("fleet", 0, 40, {}),
     "fleet-light": Picture("fleet", 0, 20, {}, mode="light"),
+    "latency": Picture("deployment", 0, 0, {"deployment": "phi-4"}, folded="Latency"),
+    "cost": Picture("fleet", 0, 0, {}, folded="What does it cost?"),
     "fleet-trust": Picture("fleet", 0, 0, {}, folded="Can these"),
     "dead": Picture("deployment", 0, DEPLOYMENT_SCREEN, {"deployment": "glm5"}),
     "dead-gpu": Picture("gpu", 0, 34, ONE_GPU),

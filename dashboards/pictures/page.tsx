@@ -40,7 +40,7 @@ G.standardTransformersRegistry.setInit(
 const standard = 'unit decimals min max color thresholds mappings links noValue displayName';
 const custom =
   'width minWidth align hidden hideFrom cellOptions filterable inspect wrapText lineWidth fillOpacity lineStyle stacking ' +
-  'axisPlacement axisLabel axisSoftMax drawStyle spanNulls showPoints thresholdsStyle lineInterpolation';
+  'axisPlacement axisLabel axisSoftMax scaleDistribution drawStyle spanNulls showPoints thresholdsStyle lineInterpolation';
 const option = (path: string, isCustom: boolean) => ({
   id: isCustom ? `custom.${path}` : path,
   path,
@@ -197,8 +197,9 @@ function cells(
 
 function StateTimeline({ panel, data, width, height }: any) {
   const legend = 30;
-  const words = data[0].fields[1].config.mappings[0].options;
-  const items = Object.values<any>(words).map((word) => ({ label: word.text, color: word.color, yAxis: 1 }));
+  const wordsOf = (frame: any) => frame.fields[1].config.mappings[0].options;
+  const known = new Map(data.flatMap((frame: any) => Object.values<any>(wordsOf(frame)).map((word) => [word.text, word.color])));
+  const items = [...known].map(([label, color]) => ({ label, color, yAxis: 1 }));
   const draw: Draw = (pen, wide, tall) => {
     const left = 12 + Math.max(...data.map((frame: any) => pen.measureText(frame.fields[1].state.displayName).width));
     const row = (tall - AXIS) / data.length;
@@ -210,7 +211,7 @@ function StateTimeline({ panel, data, width, height }: any) {
       pen.textBaseline = 'middle';
       pen.fillText(value.state.displayName, left - 8, row * (i + 0.5));
       const top = row * i + (row - bar) / 2;
-      cells(pen, time.values, left, wide - left, top, bar, (j) => words[String(value.values[j])]?.color);
+      cells(pen, time.values, left, wide - left, top, bar, (j) => wordsOf(frame)[String(value.values[j])]?.color);
     });
     timeAxis(pen, left, wide - left, tall - AXIS);
   };
@@ -381,7 +382,8 @@ function Table({ panel, data, width, height }: any) {
     <TableNG
       data={data[0]}
       cellHeight={panel.options.cellHeight}
-      sortBy={panel.options.sortBy}
+      // Grafana 13 calls it sortBy, Grafana 12 initialSortBy.
+      {...({ sortBy: panel.options.sortBy, initialSortBy: panel.options.sortBy } as any)}
       fieldConfig={panel.fieldConfig}
       enableVirtualization={false}
       getActions={() => []}
@@ -400,9 +402,9 @@ const KINDS: Record<string, any> = {
   xychart: Scatter,
 };
 
-function NoData({ height }: { height: number }) {
+function NoData({ panel, height }: { panel: any; height: number }) {
   const style = { height, display: 'grid', placeItems: 'center', color: theme.colors.text.secondary };
-  return <div style={style}>No data</div>;
+  return <div style={style}>{panel.fieldConfig.defaults.noValue ?? 'No data'}</div>;
 }
 
 // --- The page ---------------------------------------------------------------------------------------------------------
@@ -438,7 +440,7 @@ async function main() {
                   data.some((frame) => frame.length > 0) ? (
                     <Kind panel={panel} data={data} width={width} height={height} />
                   ) : (
-                    <NoData height={height} />
+                    <NoData panel={panel} height={height} />
                   )
                 }
               </PanelChrome>
