@@ -122,6 +122,8 @@ class ServerRow:
     slots: int = SLOTS
     deaf_when_hung: bool = False
     """Its metrics do not answer either, when it hangs."""
+    forgotten_when_hung: bool = False
+    """Its front forgets what hung, and refuses every request until it is started anew."""
 
 
 def _llamacpp(port: int, _: Path) -> tuple[Program, ...]:
@@ -200,7 +202,7 @@ SERVERS = {
     row.name: row
     for row in (
         ServerRow("llamacpp", "0.7.0", _llamacpp, "llama-server", slots=4, deaf_when_hung=True),
-        ServerRow("dynamo", "1.6.1", _dynamo, "dynamo.mocker"),
+        ServerRow("dynamo", "1.6.1", _dynamo, "dynamo.mocker", forgotten_when_hung=True),
         ServerRow("vllm", "0.32.0", _vllm, "VLLM::EngineCore"),
         ServerRow("sglang", "0.5.23", _sglang, "sglang::scheduler"),
     )

@@ -71,14 +71,17 @@ class Situation:
     """The server's health is asked for twice a second."""
     hang: bool = False
     """What computes is stopped after six seconds, and goes on at the end."""
+    after_hang: bool = False
     restart: bool = False
     """The server is killed under load after six seconds, and started again."""
     settle: float = WINDOW + 3.0
     """Seconds from the beginning, the hang or the restart until a whole window lies within."""
 
     def truth(self, row: ServerRow) -> frozenset[str]:
-        """The right states for this server: one whose metrics do not answer is unknown, whatever it does."""
-        return frozenset({"unknown"}) if self.hang and row.deaf_when_hung else self.right
+        """The right states for this server: what does not answer is unknown, what refuses everybody holds nothing."""
+        if self.hang and row.deaf_when_hung:
+            return frozenset({"unknown"})
+        return frozenset({"idle"}) if self.after_hang and row.forgotten_when_hung else self.right
 
 
 SITUATIONS = (
@@ -95,7 +98,7 @@ SITUATIONS = (
     Situation("health probes", frozenset({"idle"}), probes=True),
     Situation("served at idle power", frozenset({"idle_while_busy"}), 24, watts=125.0, seconds=30),
     Situation("hang", frozenset({"stalled"}), 24, answer=400, seconds=45, hang=True, settle=WINDOW + 10.0),
-    Situation("resumed", WORKS, 12),
+    Situation("resumed", WORKS, 12, after_hang=True),
     Situation("killed and restarted", frozenset({"idle", "unknown"}), 12, seconds=6, restart=True),
 )
 
@@ -131,6 +134,7 @@ class Client:
         if situation.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         self.move(+1)
+        pause = 0.0
         try:
             async with (
                 asyncio.timeout(situation.abort_after),
@@ -144,9 +148,11 @@ class Client:
             self.aborted += 1
         except (aiohttp.ClientError, KeyError, TypeError, json.JSONDecodeError):
             self.failed += 1
-            await asyncio.sleep(0.2)
+            pause = 0.2
         finally:
             self.move(-1)
+        # Without it a server that refuses everything would be asked thousands of times.
+        await asyncio.sleep(pause)
 
     async def _streamed(self, response: aiohttp.ClientResponse) -> dict[str, int]:
         usage = None
@@ -242,7 +248,9 @@ class Bench:
         until = self.since + situation.seconds
         self.draw(situation.watts if situation.clients else IDLE_WATTS)
         timeout = aiohttp.ClientTimeout(total=None)
-        async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as session:
+        # llama.cpp's server ends the connection after a streamed answer without saying so.
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
 
             async def keep_one_open() -> None:
                 while time.monotonic() < until:

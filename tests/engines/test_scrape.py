@@ -277,6 +277,9 @@ class _Resolver(AbstractResolver):
     def __init__(self, *addresses: str) -> None:
         self._addresses = addresses
 
+    def move(self, *addresses: str) -> None:
+        self._addresses = addresses
+
     async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[object]:  # type: ignore[override]
         if not self._addresses:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -306,6 +309,16 @@ async def test_a_name_whose_addresses_all_refuse_is_refused() -> None:
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(resolver=resolver)) as session:
         reading = await scraper(session, f"http://engine.invalid:{_unused_port()}/metrics").poll()
     assert reading.error == "connection_refused"
+
+
+async def test_an_engine_that_moved_is_found_at_the_poll_after_the_one_that_failed() -> None:
+    resolver = _Resolver("127.0.0.2")
+    connector = aiohttp.TCPConnector(resolver=resolver, ttl_dns_cache=3600)
+    async with aiohttp.ClientSession(connector=connector) as session, Server(answer()) as server:
+        polled = scraper(session, f"http://engine.invalid:{server.port}/metrics")
+        assert (await polled.poll()).error == "connection_refused"
+        resolver.move("127.0.0.1")
+        assert (await polled.poll()).up
 
 
 async def test_an_engine_on_ipv6_is_read(session: aiohttp.ClientSession) -> None:

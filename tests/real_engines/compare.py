@@ -52,6 +52,8 @@ def _numbers(engine: str, situation: Situation) -> tuple[float | None, float | N
     readings = [reading(engine, row) for row in settled]
     opened = fmean(row["open_mean"] for row in settled)
     before, last = every[begun - 1], after[-1]
+    if last["done"] == before["done"]:
+        return None, None, None, None  # Every request was refused.
     return (
         _share(
             _mean([None if r.running is None or r.queued is None else r.running + r.queued for r in readings]), opened

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wattline.engines.command_lines import ServerKind
-from wattline.engines.kinds import EngineKind, Progress, Rule, Term, metric
+from wattline.engines.kinds import Comparison, EngineKind, Off, Progress, Rule, Term, metric
 
 if TYPE_CHECKING:
     from wattline.engines.exposition import Exposition
@@ -78,5 +78,13 @@ DYNAMO = EngineKind(
         )
     ),
     model_labels=("model",),
+    compared=Comparison(
+        "1.6.1 (mocker)",
+        held=Off(-0.1, 0.0),
+        front=Off(-0.1, 0.0),
+        inside=Off(-0.12, -0.01),
+        tokens=Off(0.0, 0.0),
+        pause_seconds=0.0,
+    ),
     finish=_finish,
 )
