@@ -187,6 +187,7 @@ def published() -> frozenset[str]:
         families.DEPLOYMENT_FAMILIES,
         families.SOURCE_FAMILIES,
         families.SNAPSHOT_FAMILIES,
+        families.PRICE_FAMILIES,
     )
     for table in tables:
         names |= {families.PREFIX + family.name + "_total" * family.counter for family in table}

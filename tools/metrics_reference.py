@@ -48,6 +48,9 @@ sum by (instance, deployment) (
 ) > 0.8
 ```
 """
+PRICE = """\
+Absent unless the [configuration](configuration.md#price) has a price.
+"""
 EXPORTER = """\
 How far the exporter itself can be believed. `source` is `nvml` (or `simulated`) for the library as a whole, a UUID for
 one GPU, `engine:NAME` for an engine. The `process_*` series of the Prometheus client library stand beside them.
@@ -89,6 +92,7 @@ def reference() -> str:
             (),
             [*_rows(families.SOURCE_FAMILIES, families.SOURCE_LABELS), *_rows(families.SNAPSHOT_FAMILIES), *_own()],
         ),
+        _section("Price", PRICE, (), [*_rows(families.PRICE_FAMILIES)]),
     ]
     return "\n".join([INTRODUCTION, *sections])
 

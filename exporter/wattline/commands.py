@@ -43,6 +43,7 @@ async def serve(options: argparse.Namespace) -> int:
     from wattline.publish.server import Publication
 
     publication = Publication()
+    publication.set_price(config.price)
     if options.replay is not None:
         from wattline.recording.reader import read_recording
         from wattline.recording.served import ReplaySession
@@ -59,6 +60,7 @@ async def serve(options: argparse.Namespace) -> int:
 
     async def reload_config() -> None:
         await session.apply(load(path))
+        publication.set_price(session.config.price)
 
     exporter = Exporter(
         session,

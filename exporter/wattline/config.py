@@ -26,7 +26,18 @@ if TYPE_CHECKING:
 
     from wattline.yamlfile import KeyPath
 
-__all__ = ["Config", "ConfigError", "Deployment", "Engine", "GpuSettings", "Thresholds", "load", "parse", "schema"]
+__all__ = [
+    "Config",
+    "ConfigError",
+    "Deployment",
+    "Engine",
+    "GpuSettings",
+    "Price",
+    "Thresholds",
+    "load",
+    "parse",
+    "schema",
+]
 
 Watts = Annotated[float, Meta(gt=0.0, le=20_000.0)]
 # Written as ``60s``, ``1h30m`` or a number; held as seconds.
@@ -54,6 +65,19 @@ class GpuSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Used only where the driver tells no limit at all."""
 
 
+class Price(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What energy costs. Without it no sum of money is shown anywhere."""
+
+    per_kwh: Annotated[float, Meta(gt=0.0, le=1000.0)]
+    """In ``currency``, for a kilowatt-hour at the meter."""
+    currency: str = "EUR"
+    """ISO 4217."""
+    pue: Annotated[float, Meta(ge=1.0, le=5.0)] = 1.0
+    """Energy of the whole site for each unit of energy of its computers: every sum is multiplied by it."""
+    co2_per_kwh: Annotated[float, Meta(ge=0.0, le=5.0)] | None = None
+    """Kilograms of CO2 for a kilowatt-hour at the meter."""
+
+
 class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be configured. Times are in seconds."""
 
@@ -77,6 +101,8 @@ class Config(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     thresholds: Thresholds = field(default_factory=Thresholds)
     gpus: dict[str, GpuSettings] = field(default_factory=dict)
     """By UUID."""
+    price: Price | None = None
+    """What energy costs."""
 
 
 def load(path: str | Path | None, *, files: bool = False) -> Config:
@@ -172,7 +198,13 @@ def _contradictions(config: Config) -> Iterator[tuple[KeyPath, str]]:
     for uuid in config.gpus:
         if not _UUID.fullmatch(uuid):
             yield ("gpus", uuid), f"expected the UUID of a GPU such as {_EXAMPLE_UUID}, found {uuid[:60]!r}"
+    yield from _bad_currency(config.price)
     yield from _duplicates(config)
+
+
+def _bad_currency(price: Price | None) -> Iterator[tuple[KeyPath, str]]:
+    if price is not None and not re.fullmatch("[A-Z]{3}", price.currency):
+        yield ("price", "currency"), f"expected three capital letters such as EUR, found {price.currency[:60]!r}"
 
 
 def _bad_times(config: Config) -> Iterator[tuple[KeyPath, str]]:

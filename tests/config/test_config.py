@@ -220,7 +220,7 @@ def test_a_configuration_shows_no_secret() -> None:
 
 def test_the_schema_knows_every_key_and_allows_no_other() -> None:
     described = json.loads(json.dumps(schema()))["$defs"]
-    assert set(described) == {"Config", "Deployment", "Engine", "GpuSettings", "Thresholds"}
+    assert set(described) == {"Config", "Deployment", "Engine", "GpuSettings", "Price", "Thresholds"}
     assert set(described["Config"]["properties"]) == set(Config.__struct_fields__)
     assert described["Config"]["properties"]["window"]["type"] == ["number", "string"]
     assert all(part["additionalProperties"] is False for part in described.values())

@@ -32,6 +32,7 @@ def published() -> frozenset[str]:
         families.DEPLOYMENT_FAMILIES,
         families.SOURCE_FAMILIES,
         families.SNAPSHOT_FAMILIES,
+        families.PRICE_FAMILIES,
     )
     names = {families.PREFIX + family.name + "_total" * family.counter for table in tables for family in table}
     names |= {families.PREFIX + info.name for info in (families.GPU_INFO, families.ENGINE_INFO)}

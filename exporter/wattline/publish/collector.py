@@ -22,6 +22,7 @@ from wattline.publish.families import (
     GPU_LABELS,
     POWER_FRACTION,
     PREFIX,
+    PRICE_FAMILIES,
     SNAPSHOT_FAMILIES,
     SOURCE_FAMILIES,
     SOURCE_LABELS,
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
     from wattline.analysis.snapshot import DeploymentView, EngineView, GpuView, SourceView
+    from wattline.config import Price
 
-View = TypeVar("View", "GpuView", "EngineView", "DeploymentView", "SourceView", Snapshot)
+View = TypeVar("View", "GpuView", "EngineView", "DeploymentView", "SourceView", Snapshot, "Price")
 
 READ_SECONDS_BUCKETS = (0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 5.0)
 
@@ -58,11 +60,16 @@ def _source_labels(view: SourceView) -> tuple[str, ...]:
     return (view.name,)
 
 
+def _no_labels(_: Price) -> tuple[str, ...]:
+    return ()
+
+
 class SnapshotCollector(Collector):
     """Turns the snapshot that it holds into metric families. Holds none at first."""
 
     def __init__(self) -> None:
         self.snapshot = Snapshot(t=0.0)
+        self.price: Price | None = None
 
     def collect(self) -> Iterator[Metric]:
         """Every family that has a sample now."""
@@ -77,6 +84,7 @@ class SnapshotCollector(Collector):
         yield from _families(DEPLOYMENT_FAMILIES, s.deployments, DEPLOYMENT_LABELS, _deployment_labels)
         yield from _families(SOURCE_FAMILIES, s.sources, SOURCE_LABELS, _source_labels)
         yield from _families(SNAPSHOT_FAMILIES, [s], (), lambda _: ())
+        yield from _families(PRICE_FAMILIES, (self.price,) if self.price else (), (), _no_labels)
 
 
 def _families(

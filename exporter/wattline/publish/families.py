@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from wattline.analysis.causes import Cause
 from wattline.analysis.snapshot import DeploymentView, EngineView, GpuView, Snapshot, SourceView, State
+from wattline.config import Price
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ ENGINE_LABELS = ("deployment", "engine")
 DEPLOYMENT_LABELS = ("deployment",)
 SOURCE_LABELS = ("source",)
 
-View = TypeVar("View", GpuView, EngineView, DeploymentView, SourceView, Snapshot)
+View = TypeVar("View", GpuView, EngineView, DeploymentView, SourceView, Snapshot, Price)
 
 
 @dataclass(frozen=True)
@@ -410,4 +411,23 @@ SOURCE_FAMILIES: tuple[Family[SourceView], ...] = (
 
 SNAPSHOT_FAMILIES: tuple[Family[Snapshot], ...] = (
     Family("window_seconds", "What a verdict looks at, and what every mean is over.", lambda s: s.window or None),
+)
+
+PRICE_FAMILIES: tuple[Family[Price], ...] = (
+    Family(
+        "energy_price_per_kilowatt_hour",
+        "What a kilowatt-hour costs at the meter, as configured.",
+        lambda p: {p.currency: p.per_kwh},
+        label="currency",
+    ),
+    Family(
+        "energy_pue_ratio",
+        "Energy of the whole site for each unit of energy of its computers, as configured.",
+        lambda p: p.pue,
+    ),
+    Family(
+        "energy_co2_kilograms_per_kilowatt_hour",
+        "CO2 for a kilowatt-hour at the meter, as configured.",
+        lambda p: p.co2_per_kwh,
+    ),
 )

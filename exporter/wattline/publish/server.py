@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
+    from wattline.config import Price
     from wattline.publish.status import PhaseNow
 
 log = logging.getLogger("wattline.web")
@@ -72,6 +73,11 @@ class Publication:
         self.registry.collector.snapshot = Snapshot(t=self.snapshot.t)
         self._rendered.clear()
         self.ready, self.why_not_ready = False, why
+
+    def set_price(self, price: Price | None) -> None:
+        """Tell what energy costs from now on."""
+        self.registry.collector.price = price
+        self._rendered.clear()
 
     def refresh(self) -> None:
         """Render anew at the next scrape: the exporter has something to tell of itself."""
