@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from wattline.engines.command_lines import ServerKind
-from wattline.engines.kinds import EngineKind, Over, Progress, Rule, Term, metric
+from wattline.engines.kinds import Comparison, EngineKind, Off, Over, Progress, Rule, Term, metric
 
 _PROCESSES = frozenset({"pid"})
 
@@ -71,4 +71,7 @@ VLLM = EngineKind(
         )
     ),
     model_labels=("model_name",),
+    compared=Comparison(
+        "0.32.0 (CPU)", held=Off(-0.48, 0.0), inside=Off(-0.36, -0.11), tokens=Off(0.0, 0.0), pause_seconds=1.2
+    ),
 )
