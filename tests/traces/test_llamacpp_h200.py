@@ -1,4 +1,4 @@
-"""A real llama.cpp that computes by Vulkan on an H200, recorded by `wattline record` beside a client that counted itself.
+"""A real llama.cpp that computes by Vulkan on an H200, recorded beside a client that counted itself.
 
 Made by ``python -m bench.real_server`` (2.8 billion parameters of noise, 15 s window). The stretches lie inside a
 situation by a window, so that nothing of the one before is in it.
