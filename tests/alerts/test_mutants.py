@@ -46,7 +46,7 @@ def cases(name: str) -> list[dict[str, Any]]:
 
 def needed(names: set[str]) -> list[dict[str, Any]]:
     """These rules and the recordings that they read, in the order of the bundle: all of them would take longer."""
-    while more := {n for n in RULES if ":" in n and any(n in RULES[m]["expr"] for m in names)} - names:
+    while more := {n for n in RULES if ":" in n and any(n in str(RULES[m]) for m in names)} - names:
         names |= more
     return [rule for name, rule in RULES.items() if name in names]
 
