@@ -57,7 +57,7 @@ DYNAMO = EngineKind(
         replace(_WORKER, command="dynamo.sglang", workers="sglang::scheduler"),
         replace(_WORKER, command="dynamo.vllm", workers="VLLM::Worker"),
     ),
-    start="give the address of the frontend, or of a worker with DYN_SYSTEM_PORT set",
+    start="ask Dynamo's frontend, or a worker with DYN_SYSTEM_PORT set",
     running=(Rule((_IN_FLIGHT, replace(_QUEUED, minus=True, optional=True))),),
     queued=(Rule((_QUEUED,)),),
     held_http=(Rule((_IN_FLIGHT,)),),

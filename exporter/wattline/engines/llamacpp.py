@@ -27,13 +27,13 @@ LLAMACPP = EngineKind(
             needs="--metrics",
         ),
     ),
-    start="start llama.cpp's server with --metrics",
+    start="start llama.cpp with --metrics",
     hints={
         "http_400": (
             "a llama.cpp server of several models wants to know which: add ?model=NAME&autoload=false to url, once for "
             "each model"
         ),
-        "http_501": "start llama.cpp's server with --metrics",
+        "http_501": "start llama.cpp with --metrics",
     },
     running=metric("llamacpp:requests_processing"),
     queued=metric("llamacpp:requests_deferred"),

@@ -160,7 +160,7 @@ SGLANG = EngineKind(
         _SERVER,
         replace(_SERVER, command="sglang", verb="serve"),
     ),
-    start="start SGLang with --enable-metrics (up to 0.5.9 it says nothing until its first request)",
+    start="start SGLang with --enable-metrics; up to 0.5.9 it says nothing until its first request",
     running=(Rule((_scheduler("sglang:num_running_reqs"),)),),
     queued=(
         Rule(

@@ -25,7 +25,7 @@ TENSORRT_LLM = EngineKind(
     prefix="trtllm_",
     path=_PATH,
     servers=(replace(_SERVER, verb="serve"), _SERVER),
-    start="start TensorRT-LLM with return_perf_metrics and ask for /prometheus/metrics",
+    start="TensorRT-LLM serves /prometheus/metrics",
     running=metric("trtllm_num_requests_running"),
     queued=metric("trtllm_num_requests_waiting"),
     kv_cache_usage_ratio=metric("trtllm_kv_cache_utilization", over=Over.MEAN),

@@ -22,7 +22,6 @@ TGI = EngineKind(
             front="text-generation-router",
         ),
     ),
-    start="TGI serves /metrics on its own port",
     running=metric("tgi_batch_current_size"),
     queued=metric("tgi_queue_size"),
     finished_requests=metric("tgi_request_duration_count"),

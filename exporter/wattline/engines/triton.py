@@ -17,7 +17,7 @@ def _requests(kind: str, *, minus: bool = False) -> Term:
 TRITON = EngineKind(
     name="triton",
     prefix="nv_trt_llm_",
-    start="give the address of Triton's metrics port (8002), and start it without --allow-metrics=false",
+    start="Triton serves metrics on a port of their own, 8002",
     running=(Rule((_requests("active"), _requests("waiting", minus=True))),),
     queued=(Rule((_requests("waiting"),)),),
     kv_cache_usage_ratio=(
