@@ -125,7 +125,7 @@ async def _demo_host(
     url = await rig.start()
     try:
         publication = Publication()
-        deployment = Deployment(name=name, engines=(Engine(url=url, name="head"),))
+        deployment = Deployment(name=name, engines=(Engine(url=url, name="head"),), gpus="all")
         config = replace(parse("", "defaults"), deployments=(deployment,))
         session = Session(
             config,

@@ -51,9 +51,9 @@ class Deployment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     engines: tuple[Engine, ...] | Literal["auto", "pods"] = (Engine(url=DEFAULT_ENGINE_URL),)
     """``auto``: the servers that are found among the processes on the GPUs; ``pods``: the pods of this node that say so
     in their annotations."""
-    gpus: tuple[int | str, ...] | Literal["all", "auto"] = "all"
+    gpus: tuple[int | str, ...] | Literal["all", "auto"] | None = None
     """NVML indices, UUIDs or PCI bus ids; ``all``: every GPU that no other deployment names; ``auto``: those on which
-    the engines' processes run."""
+    the engines' processes run. ``None``: ``auto`` where the driver tells these processes, and ``all`` where not."""
 
 
 class GpuSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -164,7 +164,7 @@ def _completed(config: Config, folder: Path) -> Config:
         return replace(
             deployment,
             engines=engines if isinstance(engines, str) else tuple(engine.completed(folder) for engine in engines),
-            gpus=gpus if isinstance(gpus, str) else tuple(_canonical(gpu) for gpu in gpus),
+            gpus=gpus if gpus is None or isinstance(gpus, str) else tuple(_canonical(gpu) for gpu in gpus),
         )
 
     return replace(
@@ -243,7 +243,7 @@ _MAX_INDEX = 255
 
 
 def _bad_gpus(deployment: Deployment, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    if isinstance(deployment.gpus, str):
+    if deployment.gpus is None or isinstance(deployment.gpus, str):
         return
     if not deployment.gpus:
         yield path, "expected at least one GPU, 'all' or 'auto', found an empty list"
@@ -323,9 +323,9 @@ def _claims(config: Config) -> Iterator[tuple[str, object, KeyPath, object]]:
     for index, deployment in enumerate(config.deployments):
         path: KeyPath = ("deployments", index)
         yield "the name", deployment.name, (*path, "name"), repr(deployment.name)
-        if deployment.gpus == "all":
+        if deployment.gpus == "all" or (deployment.gpus is None and deployment.engines != "auto"):
             yield "the claim to", "all", (*path, "gpus"), "all GPUs"
-        elif deployment.gpus == "auto":
+        elif deployment.gpus in ("auto", None):
             if isinstance(deployment.engines, str):
                 yield "the claim to", "auto", (*path, "gpus"), "all servers that are found"
         else:

@@ -63,7 +63,7 @@ def deployment_plan(deployment: Deployment) -> DeploymentPlan:
     return DeploymentPlan(
         name=deployment.name,
         engines=tuple(EnginePlan(e.name, e.url, e.count_tokens, e.kind) for e in _engines(deployment.engines)),
-        gpus=None if isinstance(deployment.gpus, str) else deployment.gpus,
+        gpus=None if deployment.gpus is None or isinstance(deployment.gpus, str) else deployment.gpus,
     )
 
 

@@ -81,7 +81,7 @@ def test_of_several_deployments_nobody_knows_whose_gpus_are_meant(
 ) -> None:
     file.write_text(TWO)
     (deployment,) = targets(file, "--engine", "http://a:1").deployments
-    assert (deployment.name, deployment.gpus) == ("default", "all")
+    assert (deployment.name, deployment.gpus) == ("default", None)
     assert main(["check", "--config.file", str(file), "--gpus", "0"]) == 2
     assert capsys.readouterr().err == "wattline: --gpus: expected --engine beside it: there are 2 deployments\n"
 

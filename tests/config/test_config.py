@@ -37,7 +37,7 @@ def test_without_a_file_every_gpu_and_the_sglang_at_its_default_address_are_watc
         deployments=(
             Deployment(
                 name="default",
-                gpus="all",
+                gpus=None,
                 engines=(Engine(url="http://127.0.0.1:30000/metrics", name="127.0.0.1:30000"),),
             ),
         ),

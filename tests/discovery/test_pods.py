@@ -209,7 +209,7 @@ def shown(resolution: Resolution) -> dict[str, tuple[list[str], object]]:
     return {
         d.name: (
             [e.name for e in d.engines if not isinstance(e, str)],
-            d.gpus if isinstance(d.gpus, str) else [index.get(str(g), g) for g in d.gpus],
+            d.gpus if not isinstance(d.gpus, tuple) else [index.get(str(g), g) for g in d.gpus],
         )
         for d in resolution.config.deployments
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from tests.discovery.host import Host, Namespace, conditions, uuid
 from wattline.config import Config, Deployment, parse
 from wattline.discovery.resolve import REMEMBER_SECONDS, Discoverer, Resolution
+from wattline.readings import GpuCondition
 
 GLM = ("--model-path", "/models/GLM-5", "--enable-metrics")
 QWEN = ("--model-path", "/models/Qwen3", "--enable-metrics")
@@ -32,7 +34,7 @@ def shown(resolution: Resolution) -> dict[str, tuple[dict[str, str], list[int | 
     found = {}
     for d in resolution.config.deployments:
         assert not isinstance(d.engines, str)
-        assert not isinstance(d.gpus, str)
+        assert isinstance(d.gpus, tuple)
         engines = {e.name: e.url.removeprefix("http://").removesuffix("/metrics") for e in d.engines}
         found[d.name] = (engines, [index.get(str(g), g) for g in d.gpus])
     return found
@@ -162,6 +164,68 @@ def test_a_part_of_the_gpus_is_marked_as_such(host: Host, discoverer: Discoverer
     assert blind(resolution) == ["unplaced"]
 
 
+class TestNoGpusConfigured:
+    """``auto`` where the driver tells which processes are the engines', ``all`` where not; and which it was is told."""
+
+    ONE = "deployments: [{name: d, engines: [{url: 'http://localhost:30000'}]}]"
+
+    def found(self, discoverer: Discoverer, told: Mapping[str, GpuCondition]) -> tuple[object, str]:
+        resolution = discoverer.resolve(parse(self.ONE, "f"), told)
+        assert blind(resolution) == [], "nothing that is configured needs discovery"
+        (text,) = [note.text for note in resolution.notes if note.kind == "choice"]
+        return resolution.config.deployments[0].gpus, text
+
+    def test_a_server_on_one_gpu_of_two_has_that_one(self, host: Host, discoverer: Discoverer) -> None:
+        a = host.sglang(100, [""], *GLM, listens=[("127.0.0.1", 30000)])
+        gpus, text = self.found(discoverer, conditions([[], a], memory=0))
+        assert gpus == (uuid(1),)
+        assert text == "d: no gpus are configured; those of the engines' processes are taken (auto)"
+
+    def test_another_server_on_the_host_is_left_out(self, host: Host, discoverer: Discoverer) -> None:
+        a = host.sglang(100, ["TP0", "TP1"], *GLM, listens=[("127.0.0.1", 30000)])
+        b = host.sglang(300, [""], *QWEN, "--port", "30001", listens=[("127.0.0.1", 30001)])
+        assert self.found(discoverer, conditions([b, [a[0]], [a[1]]]))[0] == (uuid(1), uuid(2))
+
+    def test_before_the_engine_has_started_all_are_taken(self, host: Host, discoverer: Discoverer) -> None:
+        gpus, text = self.found(discoverer, conditions([[], []], memory=0))
+        assert gpus == "all"
+        assert text.startswith("d: no gpus are configured; all are taken, because the driver does not tell which")
+        assert text.endswith(" are those of localhost:30000")
+        a = host.sglang(100, [""], *GLM, listens=[("127.0.0.1", 30000)])
+        assert self.found(discoverer, conditions([[], a], memory=0))[0] == (uuid(1),)
+
+    def test_a_server_that_has_ended_keeps_its_gpus(self, host: Host, discoverer: Discoverer) -> None:
+        a = host.sglang(100, [""], *GLM, listens=[("127.0.0.1", 30000)])
+        self.found(discoverer, conditions([[], a], memory=0))
+        assert self.found(discoverer, conditions([[], []], memory=0))[0] == (uuid(1),)
+
+    def test_in_a_process_namespace_of_its_own_all_are_taken(self, tmp_path: Path) -> None:
+        host = Host(tmp_path / "apart", pid_namespace="pid:[4026532999]")
+        assert self.found(Discoverer(host.root), conditions([[], [4711]], memory=0))[0] == "all"
+
+    def test_where_a_process_may_not_be_looked_at_all_are_taken(self, host: Host, discoverer: Discoverer) -> None:
+        """It may be one of the server's."""
+        a = host.sglang(100, ["TP0", "TP1"], *GLM, listens=[("127.0.0.1", 30000)])
+        host.forbid(a[1], "stat", "cmdline")
+        assert self.found(discoverer, conditions([[a[0]], [a[1]]]))[0] == "all"
+
+    def test_where_one_of_two_engines_is_elsewhere_all_are_taken(self, host: Host, discoverer: Discoverer) -> None:
+        """The GPUs of the other one may be any: a part of them would be wrong."""
+        a = host.sglang(100, [""], *GLM, listens=[("127.0.0.1", 30000)])
+        two = "deployments: [{name: d, engines: [{url: 'http://localhost:30000'}, {url: 'http://10.0.0.9:30000'}]}]"
+        assert discoverer.resolve(parse(two, "f"), conditions([[], a], memory=0)).config.deployments[0].gpus == "all"
+
+    def test_where_a_gpu_holds_memory_of_nobody_all_are_taken(self, host: Host, discoverer: Discoverer) -> None:
+        """It may be the server's, in a container whose processes the driver hides."""
+        a = host.sglang(100, [""], *GLM, listens=[("127.0.0.1", 30000)])
+        assert self.found(discoverer, conditions([[], a]))[0] == "all"
+
+    def test_found_engines_are_on_auto(self, host: Host, discoverer: Discoverer) -> None:
+        a = host.sglang(100, [""], *GLM, listens=[("127.0.0.1", 30000)])
+        resolution = discoverer.resolve(parse("deployments: [{engines: auto}]", "f"), conditions([[], a], memory=0))
+        assert shown(resolution) == {"GLM-5": ({"GLM-5": "127.0.0.1:30000"}, [1])}
+
+
 class TestHalfAuto:
     def test_gpus_auto_are_those_of_the_named_engine(self, host: Host, discoverer: Discoverer) -> None:
         a = host.sglang(100, ["TP0", "TP1"], *GLM, listens=[("127.0.0.1", 30000)])
@@ -181,7 +245,9 @@ class TestHalfAuto:
     def test_engines_auto_are_those_on_the_listed_gpus(self, host: Host, discoverer: Discoverer) -> None:
         a = host.sglang(100, [""], *GLM, listens=[("127.0.0.1", 30000)])
         b = host.sglang(300, [""], *QWEN, "--port", "30001", listens=[("127.0.0.1", 30001)])
-        config = parse("deployments: [{name: left, engines: auto, gpus: [0]}, {name: rest, engines: auto}]", "f")
+        config = parse(
+            "deployments: [{name: left, engines: auto, gpus: [0]}, {name: rest, engines: auto, gpus: all}]", "f"
+        )
         resolution = discoverer.resolve(config, conditions([a, b]), {"left": (uuid(0),)})
         engines = {d.name: [e.name for e in d.engines if not isinstance(e, str)] for d in resolution.config.deployments}
         assert engines == {"left": ["GLM-5"], "rest": ["Qwen3"]}
@@ -243,5 +309,5 @@ def test_a_follower_reads_the_head_without_counting_tokens(host: Host, discovere
 
 
 def test_a_configuration_without_auto_stays_as_it_is(host: Host, discoverer: Discoverer) -> None:
-    config = Config(deployments=(Deployment(),))
+    config = Config(deployments=(Deployment(gpus="all"),))
     assert discoverer.resolve(config, conditions([[]], memory=0)).config == config

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from wattline.analysis.snapshot import SourceView
+from wattline.discovery.resolve import CHOICE, is_optional
 from wattline.worker import Worker
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ STUCK = 20.0
 
 def is_open(config: Config) -> bool:
     """Whether there is anything to discover."""
-    return any(isinstance(d.engines, str) or d.gpus == "auto" for d in config.deployments)
+    return any(isinstance(d.engines, str) or d.gpus in ("auto", None) for d in config.deployments)
 
 
 class Discovery:
@@ -71,6 +72,8 @@ class Discovery:
         self.unplaced: Mapping[str, tuple[str, ...]] = {}
         """By deployment: processes and pods of its servers whose GPUs are not known."""
         self._looked_at: float | None = None
+        self._optional = False
+        """Nothing that is configured needs it: without it, all GPUs are taken."""
         self._started_at = 0.0
 
     def begin(self, config: Config) -> Config:
@@ -83,6 +86,7 @@ class Discovery:
             self._task.cancel()
             self._task = None
         self._resolution = None
+        self._optional = is_optional(config)
         if not is_open(config):
             return self.known(config, {})
         self._task = asyncio.get_running_loop().create_task(self._look_forever(config), name=SOURCE)
@@ -106,7 +110,7 @@ class Discovery:
 
     def source(self) -> tuple[SourceView, ...]:
         """How discovery goes; nothing when there is nothing to discover."""
-        if self._task is None:
+        if self._task is None or (self._optional and self._looked_at is None):
             return ()
         hangs = self._worker.busy and time.monotonic() - self._started_at > STUCK
         failure = f"a look at the host has not come back for {STUCK:g} s" if hangs else self._failure
@@ -140,7 +144,8 @@ class Discovery:
         """Whether another look would find the same: reading every process of a big host has its price."""
         now = {uuid: {p.pid for p in c.processes or ()} for uuid, c in conditions.items()}
         before, self._seen = self._seen, now
-        settled = self._resolution is not None and not self._resolution.notes and not self._failure
+        notes = self._resolution.notes if self._resolution is not None else None
+        settled = notes is not None and all(note.kind == CHOICE for note in notes) and not self._failure
         fresh = self._looked_at is not None and time.monotonic() - self._looked_at < AT_REST
         return settled and fresh and before == self._seen
 
@@ -178,5 +183,6 @@ def _tell_deployments(config: Config) -> None:
         engines = ", ".join(
             f"{e.name} at {e.url.partition('?')[0]}" for e in deployment.engines if not isinstance(e, str)
         )
-        gpus = "all" if isinstance(deployment.gpus, str) else ", ".join(str(gpu) for gpu in deployment.gpus)
+        listed = deployment.gpus if isinstance(deployment.gpus, tuple) else ("all",)
+        gpus = ", ".join(map(str, listed))
         log.info("Deployment %s: %s; GPUs: %s", deployment.name, engines or "no engine", gpus or "none")

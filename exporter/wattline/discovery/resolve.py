@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 REMEMBER_SECONDS = 3600.0
 """A server that has gone keeps its place for this long, unless another takes one of its GPUs: that it is down must not
 look as if there had never been one."""
+CHOICE = "choice"
+"""The kind of a note that says what was taken where nothing is configured."""
 UNNAMED = Deployment().name
 """A deployment of this name is called like what is found; found altogether, it is as many deployments as there are
 servers."""
@@ -83,6 +86,18 @@ def _named(place: _Place) -> Iterable[tuple[str, Endpoint]]:
         yield endpoint.name or (place.name if number == 0 else f"{place.name}/{number}"), endpoint
 
 
+def is_optional(config: Config) -> bool:
+    """Whether nothing that is configured needs discovery: it only says which GPUs the engines use, if it can."""
+    return not any(isinstance(d.engines, str) or d.gpus == "auto" for d in config.deployments)
+
+
+def _chosen(deployment: Deployment) -> Deployment:
+    """With what a deployment means that finds its engines and names no GPUs."""
+    if deployment.gpus is not None or not isinstance(deployment.engines, str):
+        return deployment
+    return replace(deployment, gpus="all" if deployment.engines == "pods" else "auto")
+
+
 class Discoverer:
     """Finds out, again and again, what runs on the GPUs. Remembers names, so that a restart does not change them.
 
@@ -102,6 +117,8 @@ class Discoverer:
         self._gpu_devices = gpu_devices
         self._api_server = api_server or ApiServer()
         self._places: list[_Place] = []
+        self._sure = False
+        """Whether the last look saw every process on the GPUs: else it may know a part of a server's GPUs."""
         self._lock = Lock()
 
     def resolve(
@@ -126,8 +143,11 @@ class Discoverer:
             return known._replace(notes=(Note("no_pods", str(error), blind=True), *known.notes))
         now = max((condition.t for condition in conditions.values()), default=0.0)
         with self._lock:
+            self._sure = not any(note.blind for note in notes)
             self._remember(servers, now, _names_in(config))
             known = self._known(config, listed or {}, now)
+        if is_optional(config):
+            notes = tuple(dataclasses.replace(note, blind=False) for note in notes)
         return known._replace(notes=tuple(dict.fromkeys((*notes, *known.notes))))
 
     def _find(
@@ -138,7 +158,7 @@ class Discoverer:
         if not wanting:
             return find_servers(table, conditions)
         pods, problems = self._api_server.pods()
-        placing = any(d.gpus != "all" for d in wanting) or any(d.gpus == "auto" for d in config.deployments)
+        placing = any(d.gpus not in ("all", None) for d in wanting) or any(d.gpus == "auto" for d in config.deployments)
         servers, notes = find_pods(table, conditions, pods, placing=placing)
         return servers, (*(Note("annotation", text, blind=True) for text in problems), *notes)
 
@@ -148,7 +168,8 @@ class Discoverer:
             return self._known(config, listed, 0.0)
 
     def _known(self, config: Config, listed: Mapping[str, tuple[str, ...]], now: float) -> Resolution:
-        work = _Assignment(config, self._places, frozenset(p.name for p in self._places if p.seen < now), listed)
+        gone = frozenset(p.name for p in self._places if p.seen < now)
+        work = _Assignment(config, self._places, gone, listed, sure=self._sure)
         return Resolution(work.config(), tuple(work.notes), work.unplaced)
 
     def _remember(self, servers: tuple[Server, ...], now: float, reserved: frozenset[str]) -> None:
@@ -192,8 +213,16 @@ class _Assignment:
     """Deals the servers out to the deployments of a configuration; each goes to one of them at most."""
 
     def __init__(
-        self, config: Config, places: list[_Place], gone: frozenset[str], listed: Mapping[str, tuple[str, ...]]
+        self,
+        config: Config,
+        places: list[_Place],
+        gone: frozenset[str],
+        listed: Mapping[str, tuple[str, ...]],
+        *,
+        sure: bool,
     ) -> None:
+        self._sure = sure
+        config = replace(config, deployments=tuple(map(_chosen, config.deployments)))
         self.notes: list[Note] = []
         self.unplaced: dict[str, tuple[str, ...]] = {}
         self._config = config
@@ -202,7 +231,7 @@ class _Assignment:
         self._owned = {
             d.name: set(listed.get(d.name, tuple(g for g in d.gpus if isinstance(g, str))))
             for d in config.deployments
-            if not isinstance(d.gpus, str)
+            if isinstance(d.gpus, tuple)
         }
 
     def config(self) -> Config:
@@ -219,6 +248,8 @@ class _Assignment:
         engines, gpus = deployment.engines, deployment.gpus
         if not isinstance(engines, str):
             mine = self._take_by_address(deployment, engines)
+            if gpus is None:
+                return (self._where_told(deployment, engines, mine),)
             if gpus != "auto":
                 return (deployment,)
             self._tell(mine)
@@ -241,6 +272,18 @@ class _Assignment:
         if unplaced := tuple(title for group in groups for title in group.unplaced()):
             self.unplaced[deployment.name] = unplaced
         return replace(deployment, gpus=tuple(dict.fromkeys(g for group in groups for g in sorted(group.gpus))))
+
+    def _where_told(self, deployment: Deployment, engines: Iterable[Engine], groups: list[_Group]) -> Deployment:
+        """With the GPUs of its engines' processes if all of them are known, else with all GPUs."""
+        missing = [e.name for e in engines if not any(_is_at(e.url, p.server) for g in groups for p in g.places)]
+        told = self._sure and not missing and all(group.gpus and not group.unplaced() for group in groups)
+        if told:
+            text = f"{deployment.name}: no gpus are configured; those of the engines' processes are taken (auto)"
+        else:
+            why = f"the driver does not tell which are those of {', '.join(missing) or 'every process'}"
+            text = f"{deployment.name}: no gpus are configured; all are taken, because {why}"
+        self.notes.append(Note(CHOICE, text, blind=False))
+        return self._placed(deployment, groups) if told else replace(deployment, gpus="all")
 
     def _take_by_address(self, deployment: Deployment, engines: Iterable[Engine]) -> list[_Group]:
         mine = []
