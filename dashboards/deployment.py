@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from grafana_foundation_sdk.builders import common
 from grafana_foundation_sdk.models import common as c
 
-from dashboards import latency, now
+from dashboards import latency, money, now
 from dashboards import panels as p
 from dashboards.common import (
     ALL,
@@ -595,6 +595,7 @@ def build() -> dashboard.Dashboard:
         "Is it still scaling? Needs engines that tell their requests and tokens",
         [*((chart, 12, 9) for chart in _scaling()), *((lines, 12, 7) for lines in _efficiency())],
     )
+    layout.folded(money.HEADING, money.panels(OF_ONE))
     kv, idle, tokens, engines = _engines()
     layout.folded("The engines: needs one that can be read", [(engines, 24, 5), (kv, 12, 8), (tokens, 12, 8)])
     layout.folded(

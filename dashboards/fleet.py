@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from grafana_foundation_sdk.builders import bargauge, dashboard, stat, table, timeseries
 from grafana_foundation_sdk.models import common as c
 
+from dashboards import money
 from dashboards import panels as p
 from dashboards.common import (
     ALERTS,
@@ -531,6 +532,7 @@ def build() -> dashboard.Dashboard:
         9,
     )
     layout.place(_idle_gpus(), 12, 9)
+    layout.folded(money.HEADING, money.panels(BY_DEPLOYMENT))
     layout.folded("Can these numbers be trusted?", _trust())
     layout.annotate(of_deployments(BY_DEPLOYMENT))
     return board

@@ -16,6 +16,7 @@ from tests.recording.simulated import ENGINE, URL, plan, watch
 from wattline.analysis.observer import Observer
 from wattline.analysis.plan import DeploymentPlan, EnginePlan
 from wattline.analysis.snapshot import SourceView
+from wattline.config import Price
 from wattline.publish.collector import Registry
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def openmetrics(start: float, seconds: float, hosts: tuple[Host, ...] = FLEET) -
         registry = Registry()
         registry.reload_ok.set(1)
         registry.reload_time.set(start)
+        registry.collector.price = Price(per_kwh=0.25, currency="EUR", pue=1.2)
         for snapshot in _watched(host, start, seconds):
             registry.collector.snapshot = snapshot
             for source in snapshot.sources:

@@ -149,6 +149,25 @@ def woken() -> Iterator[Line]:
     yield Line(labelled("ALERTS_FOR_STATE", **waits), START + 1650, 1650)
 
 
+PRICES = {"a:1": ("EUR", 0.25, 1.2), "b:1": ("USD", 0.10, 1.0)}
+
+
+def costly() -> Iterator[Line]:
+    """A kilowatt is wasted on each of three hosts, two of which have a price; a thousand tokens come a second."""
+    for instance in ("a:1", "b:1", "c:1"):
+        host = {"instance": instance, "job": "wattline"}
+        of = host | {"deployment": "costly"}
+        if instance in PRICES:
+            currency, price, pue = PRICES[instance]
+            yield Line(labelled("wattline_energy_price_per_kilowatt_hour", **host, currency=currency), price)
+            yield Line(labelled("wattline_energy_pue_ratio", **host), pue)
+        yield Line(labelled("wattline_deployment_suspected_cause", **of, cause="not_fed"), float(instance == "a:1"))
+        for t in range(0, SECONDS + 1, SCRAPE):
+            energy = labelled("wattline_deployment_state_energy_joules_total", **of, state="stalled")
+            yield Line(energy, 1000 * t, t, t)
+            yield Line(labelled("wattline_engine_generation_tokens_total", **of, engine="e"), 1000 * t, t, t)
+
+
 def past() -> Iterator[Line]:
     yield Line(labelled("ALERTS", alertname="Watchdog", alertstate="firing", severity="none"))
     for state in State:
@@ -159,6 +178,7 @@ def past() -> Iterator[Line]:
     yield from two_hosts()
     yield from first_minutes()
     yield from woken()
+    yield from costly()
     for cluster, state in (("east", State.WORKING), ("west", State.STALLED)):
         for line in states("twin", "one:1", always(state)):
             yield line._replace(series=line.series.replace("{", f'{{cluster="{cluster}",', 1))
@@ -464,3 +484,31 @@ def test_the_link_of_a_row_opens_the_deployment_in_its_cluster() -> None:
     assert [url.split("&")[:2] for url in urls] == [
         ["/d/wattline-deployment/deployment?${datasource:queryparam}", "${__data.fields.around:raw}"]
     ]
+
+
+def costs(server: Prometheus, title: str, *by: str, **values: str) -> dict[tuple[str, ...], float]:
+    (target,) = (target for target in targets("fleet") if target.panel["title"] == title)
+    expr = filled(
+        target.expr, deployment="costly", **{"node": ".+", "__range": "900s", "__rate_interval": "60s"} | values
+    )
+    return {tuple(row["metric"][label] for label in by): float(row["value"][1]) for row in server.at(expr, END)}
+
+
+def test_energy_is_priced_where_there_is_a_price_in_its_currency_and_with_the_overhead_of_the_site(
+    server: Prometheus,
+) -> None:
+    """900 s at a kilowatt are a quarter of a kilowatt-hour."""
+    assert costs(server, "What did each state cost?", "state", "currency") == {
+        ("stalled", "EUR"): pytest.approx(0.25 * 0.25 * 1.2),
+        ("stalled", "USD"): pytest.approx(0.25 * 0.10),
+    }
+    assert costs(server, "What does waste cost an hour, by cause?", "cause", "currency") == {
+        ("not_fed", "EUR"): pytest.approx(0.25 * 1.2)
+    }
+    assert costs(server, "What did each state cost?", "state", node="c:1") == {}
+
+
+def test_a_million_tokens_cost_all_the_energy_that_was_paid_for(server: Prometheus) -> None:
+    """0.9 million tokens came on the host."""
+    found = costs(server, "What did a million tokens cost?", "deployment", "currency", node="a:1")
+    assert found == {("costly", "EUR"): pytest.approx(0.25 * 0.25 * 1.2 / 0.9)}

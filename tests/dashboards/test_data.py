@@ -144,6 +144,8 @@ NOT_IN = {
     "What does a token cost?": "no token comes",
     "Who wasted most?": "nothing was wasted",
     "Which alerts fire?": "none fires",
+    "What does waste cost an hour, by cause?": "nothing is wasted",
+    "What did a million tokens cost?": "no token comes",
     "Which GPUs do least while their deployment holds work?": "nobody holds work",
 }
 """Panels that are rightly empty while the reason holds."""
