@@ -16,6 +16,7 @@ from alerts import build as alerts
 from dashboards import build as dashboards
 from tools import api_reference, engines_reference, metrics_reference, thresholds_reference
 from wattline import config
+from wattline.audit import answer
 from wattline.check import report
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def _schemas() -> dict[Path, str]:
     return {
         ROOT / "docs" / "wattline.schema.json": text(config.schema()),
         ROOT / "docs" / "check.schema.json": text(report.schema()),
+        ROOT / "docs" / "audit.schema.json": text(answer.schema()),
     }
 
 

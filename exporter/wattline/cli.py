@@ -154,6 +154,14 @@ def positive(text: str) -> float:
     return value
 
 
+def equation(text: str) -> tuple[str, str]:
+    """Two words with ``=`` between them."""
+    left, _, right = text.rpartition("=")
+    if not left or not right:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected NAME=VALUE")
+    return left, right
+
+
 def speed(text: str) -> float:
     """A speed that the real clock can still follow: its ticks arrive some milliseconds late."""
     value = positive(text)
@@ -197,6 +205,39 @@ def _targets(parser: _Parser) -> None:
         "--engine", action="append", metavar="URL", help="address of an engine's metrics; can be repeated"
     )
     parser.add_argument("--gpus", metavar="LIST", help="all, or indices, UUIDs and bus ids separated by commas")
+
+
+def _audit(audit: _Parser) -> None:
+    audit.add_argument("url", metavar="URL", help="address of Prometheus, Thanos, Mimir or VictoriaMetrics")
+    audit.add_argument("--since", type=duration, default=30 * 86400.0, metavar="TIME", help="how far back (30d)")
+    audit.add_argument(
+        "--join",
+        type=equation,
+        action="append",
+        metavar="ENGINE_LABEL=GPU_LABEL",
+        help="labels that are equal where engine and GPU belong together; can be repeated",
+    )
+    audit.add_argument(
+        "--power-limit",
+        type=equation,
+        action="append",
+        metavar="MODEL=WATTS",
+        help="limit of GPUs whose name holds MODEL, where no series tells one; can be repeated",
+    )
+    audit.add_argument("--price", metavar="PRICE/kWh", help="what energy costs, such as 0.25/kWh (the configuration's)")
+    audit.add_argument("--carbon", type=positive, metavar="KG", help="kilograms of CO2 for a kilowatt-hour")
+    audit.add_argument("--json", action="store_true", help="print JSON")
+    audit.add_argument(
+        "--at-once", type=int, choices=range(1, 33), default=4, metavar="N", help="questions at once (4)"
+    )
+    audit.add_argument("--bearer-token-file", metavar="FILE", help="a file with the token")
+    audit.add_argument("--user", metavar="NAME", help="for basic authentication")
+    audit.add_argument("--password-file", metavar="FILE", help="a file with the password")
+    audit.add_argument("--ca-file", metavar="FILE", help="authorities to trust instead of the system's")
+    audit.add_argument("--insecure-skip-verify", action="store_true", help="believe any certificate")
+    audit.add_argument("--tenant", metavar="ID", help="sent as X-Scope-OrgID")
+    _config(audit)
+    _log(audit, "error")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -267,6 +308,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     record.add_argument("--anonymous", action="store_true", help="leave out host names, addresses and model paths")
     _log(record, "error")
+
+    audit = command("audit", "judge the last days from the metrics that a Prometheus already has")
+    _audit(audit)
 
     explain = command("explain", "summarise a recording: which states and causes, when and why")
     explain.add_argument("file", metavar="FILE", help="a recording")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from wattline.analysis.plan import DeploymentPlan, Plan
-    from wattline.config import Config, Deployment
+    from wattline.config import Config, Deployment, Price
     from wattline.recording.reader import Recording
     from wattline.session import Session
 
@@ -196,6 +196,74 @@ async def record(options: argparse.Namespace) -> int:
     return await run(session, Path(options.file), seconds=options.seconds, anonymous=options.anonymous)
 
 
+async def audit(options: argparse.Namespace) -> int:
+    """Judge the past from the metrics that a server has."""
+    import time
+
+    from wattline.audit.client import Server
+    from wattline.audit.run import run
+    from wattline.engines.target import Engine
+
+    access = Engine(
+        url=options.url,
+        bearer_token_file=options.bearer_token_file,
+        ca_file=options.ca_file,
+        insecure_skip_verify=options.insecure_skip_verify,
+    )
+    for key, problem in access.problems():
+        if key != "name":
+            raise ConfigError("URL" if key == "url" else f"--{key.replace('_', '-')}", problem)
+    if (options.user is None) != (options.password_file is None):
+        raise ConfigError("--user", "expected --password-file beside it, and neither alone")
+    limits = {model: _watts(watts) for model, watts in options.power_limit or ()}
+    price = _price(options, load(vars(options)["config.file"]).price)
+    user = None if options.user is None else (options.user, options.password_file)
+    end = float(int(time.time()))
+    async with Server(access, user=user, tenant=options.tenant, at_once=options.at_once) as server:
+        return await run(
+            server,
+            end - options.since,
+            end,
+            rules=options.join or (),
+            limits=limits,
+            price=price,
+            as_json=options.json,
+        )
+
+
+def _watts(text: str) -> float:
+    try:
+        watts = float(text)
+    except ValueError:
+        watts = 0.0
+    if not 1 <= watts <= 20_000:  # noqa: PLR2004 - of one board
+        raise ConfigError("--power-limit", f"expected watts such as H200=700, found {text!r}")
+    return watts
+
+
+def _price(options: argparse.Namespace, configured: Price | None) -> Price | None:
+    """The price of the flags, else that of the configuration."""
+    from msgspec.structs import replace
+
+    from wattline.config import Price
+
+    price = configured
+    if options.price is not None:
+        amount = re.fullmatch(r"([0-9.]+)(?:/kWh)?", options.price)
+        try:
+            per_kwh = float(amount[1]) if amount else 0.0
+        except ValueError:
+            per_kwh = 0.0
+        if not 0 < per_kwh <= 1000:  # noqa: PLR2004 - as in the configuration
+            raise ConfigError("--price", f"expected a price such as 0.25/kWh, found {options.price!r}")
+        price = replace(price, per_kwh=per_kwh) if price else Price(per_kwh=per_kwh)
+    if options.carbon is not None:
+        if price is None:
+            raise ConfigError("--carbon", "expected --price beside it, or a price in the configuration")
+        price = replace(price, co2_per_kwh=options.carbon)
+    return price
+
+
 async def explain(options: argparse.Namespace) -> int:
     """Tell what a recording shows."""
     from wattline.explain.explain import run
@@ -365,6 +433,7 @@ RUN: dict[str, Callable[[argparse.Namespace], Coroutine[None, None, int]]] = {
     "demo": demo,
     "check": check,
     "record": record,
+    "audit": audit,
     "explain": explain,
     "forget": forget,
     "bundle": bundle,
