@@ -229,6 +229,7 @@ def test_a_board_that_tells_only_its_utilization_shows_no_zero_degrees(gpus: Sta
             "wattline_gpu_clocks_event_seconds_total",
             "wattline_gpu_p2p_peers",
             "wattline_gpu_p2p_peers_possible",
+            "wattline_gpu_processes",
             "wattline_gpu_xid_errors_total",
         }
 
