@@ -9,10 +9,11 @@ import pytest
 from bench.engine_servers import SERVERS
 from bench.real_engines import BAD, SITUATIONS, Situation
 from tests.real_engines.compare import measured
-from tests.real_engines.replay import ENGINES, verdicts
+from tests.real_engines.replay import ENGINES, rows, verdicts
 from wattline.engines.tables import KINDS
 
-CASES = [(engine, situation) for engine in ENGINES for situation in SITUATIONS]
+# SGLang's has no clients that leave: it still held requests of the situation before, and the client counted its own.
+CASES = [(e, s) for e in ENGINES for s in SITUATIONS if any(row["label"] == s.name for row in rows(e))]
 
 
 @cache
@@ -24,6 +25,10 @@ def said(engine: str) -> dict[str, tuple[str, ...]]:
         if row["since"] >= settle.get(row["label"], float("inf")):
             found.setdefault(row["label"], []).append(snapshot.deployments[0].state.value)
     return {name: tuple(states) for name, states in found.items()}
+
+
+def test_each_engine_that_can_be_had_is_compared() -> None:
+    assert set(ENGINES) == set(SERVERS)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from wattline.engines.command_lines import ServerKind
 from wattline.engines.exposition import plain
-from wattline.engines.kinds import EngineKind, Over, Progress, Ranks, Rule, Term, metric
+from wattline.engines.kinds import Comparison, EngineKind, Off, Over, Progress, Ranks, Rule, Term, metric
 
 if TYPE_CHECKING:
     from wattline.engines.exposition import Exposition
@@ -218,6 +218,14 @@ SGLANG = EngineKind(
         evidence=_SINCE_0_5_16 | {"sglang:http_requests_active"},
     ),
     model_labels=_MODEL,
+    compared=Comparison(
+        "0.5.23 (CPU)",
+        held=Off(-0.82, -0.35),
+        front=Off(0.0, 1.45),
+        inside=Off(-0.07, -0.07),
+        tokens=Off(0.0, 0.18),
+        pause_seconds=2.2,
+    ),
     gauge_lag_seconds=SLOW_LAG_SECONDS,
     evidence=_SINCE_0_5_16,
     finish=_finish,
