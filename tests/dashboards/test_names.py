@@ -17,6 +17,7 @@ DELIBERATELY_UNUSED = {
     "wattline_gpu_power_fraction_sum": "the heatmap shows the distribution, wattline_gpu_tdp_fraction its mean",
     "wattline_source_read_seconds_sum": "a quantile tells of a slow driver earlier than a mean",
     "wattline_source_read_seconds_count": "as its sum",
+    "wattline_energy_co2_kilograms_per_kilowatt_hour": "for those who report it; the audit counts it by itself",
 }
 
 BY_PROMETHEUS = {"ALERTS", "ALERTS_FOR_STATE", "up"}
