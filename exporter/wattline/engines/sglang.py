@@ -223,7 +223,7 @@ SGLANG = EngineKind(
         held=Off(-0.82, -0.35),
         front=Off(0.0, 1.45),
         inside=Off(-0.07, -0.07),
-        tokens=Off(0.0, 0.18),
+        tokens=Off(0.0, 0.0),
         pause_seconds=2.2,
     ),
     gauge_lag_seconds=SLOW_LAG_SECONDS,
