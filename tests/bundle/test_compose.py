@@ -111,16 +111,12 @@ def test_the_links_of_messages_lead_where_people_reach_the_servers(docker_compos
     rules = rules_of(config(docker_compose, variables={"WATTLINE_PORT": "1", "GRAFANA_PORT": "2"}), tmp_path)
     assert "http://localhost:1/runbooks/GpuLost" in rules
     assert "http://localhost:2/d/wattline-deployment?" in rules
-    variables = {
-        "WATTLINE_URL": "https://w.example",
-        "GRAFANA_URL": "https://g.example",
-        "INCIDENTS_URL": "http://{{ .Labels.instance }}/incidents",
-    }
+    variables = {"WATTLINE_URL": "https://w.example", "GRAFANA_URL": "https://g.example"}
     rules = rules_of(config(docker_compose, variables=variables), tmp_path)
     assert "localhost" not in rules
     assert "https://w.example/runbooks/GpuLost" in rules
     assert "https://g.example/d/wattline-deployment?" in rules
-    assert "http://{{ .Labels.instance }}/incidents/{{ .Labels.incident }}" in rules
+    assert "https://w.example/incidents/{{ .Labels.incident }}" in rules
 
 
 def test_only_the_exporter_on_gpus_asks_for_a_gpu_and_nobody_waits_for_it(both: dict[str, Any]) -> None:

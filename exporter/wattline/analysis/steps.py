@@ -20,6 +20,6 @@ PROCESSES = Step(
     "Which processes are on the GPUs",
     "nvidia-smi --query-compute-apps=gpu_uuid,pid,process_name,used_memory --format=csv",
 )
-STACKS = Step("What the server's scheduler waits for", "py-spy dump --pid PID")
+STACKS = Step("What the server's scheduler waits for", "py-spy dump --nonblocking --pid PID")
 FLAGS = "ps -o args= -p PID"
 """The flags that the server was started with."""
