@@ -136,7 +136,7 @@ def test_a_runbook_opens_where_only_the_package_is(installed: Path) -> None:
 def test_an_unknown_runbook_names_those_that_exist() -> None:
     told = subprocess.run([BIN / "wattline", "runbook", "Nope"], check=False, capture_output=True, text=True)
     assert told.returncode == 2
-    assert "found no runbook 'Nope', expected one of AlertmanagerNotificationsFailing," in told.stderr
+    assert "found no runbook 'Nope', expected one of AlertmanagerDown, AlertmanagerNotificationsFailing," in told.stderr
 
 
 def test_the_workflows_are_what_the_service_accepts() -> None:

@@ -48,6 +48,17 @@ def test_all_that_is_ever_waited_for_at_the_end_takes_less_than_two_seconds() ->
     assert 2 * STOP_ANSWERS_SECONDS < 2.0
 
 
+async def test_a_gpu_whose_call_hangs_is_down_and_the_other_is_read_on(standin: StandIn) -> None:
+    """In real time: the watchdog over driver calls runs by the real clock."""
+    async with serving(standin=standin) as exporter:
+        await exporter.until(lambda answer: len(answer.values("wattline_gpu_power_watts")) == 2)
+        standin.say("1 nvmlDeviceGetPowerUsage hang=1")
+        text = await exporter.until(lambda answer: answer.values("wattline_gpu_up", gpu="1") == [0.0])
+        assert text.values("wattline_gpu_power_watts", gpu="1") == []
+        assert text.values("wattline_gpu_power_watts", gpu="0") != []
+        assert await exporter.stop() == 0
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_it_well_and_the_driver_is_let_go(standin: StandIn, how: signal.Signals) -> None:
     async with serving(standin=standin) as exporter:

@@ -775,8 +775,6 @@ def test_a_call_that_hangs_withdraws_its_gpu_and_leaves_the_others_and_no_thread
         for _ in range(4):
             text = await world.after(10)
             assert text.values(POWER, gpu="1") == []
-            assert text.value(UP, gpu="1") == 0.0
-            assert text.value(SOURCE_UP, source=uuid(1)) == 0.0
             assert text.value(POWER, gpu="0") == 122.631
             assert (text.value("wattline_source_age_seconds", source=uuid(0)) or 0) <= 1
             assert text.value("wattline_source_age_seconds", source=uuid(1)) == pytest.approx(world.now - 10, abs=2)

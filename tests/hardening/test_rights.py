@@ -45,7 +45,7 @@ async def test_without_any_capability_it_reads_gpus_and_engines_serves_and_saves
             assert len(text.values("wattline_gpu_power_limit_watts", limit="enforced")) == 2
             await exporter.until(lambda a: a.values("wattline_engine_running_requests") == [3.0])
             assert await exporter.stop() == 0
-    assert StateFile(tmp_path / "state.json").load() == {}
+    assert StateFile(tmp_path / "state.json").load().idle_power_watts == {}
     assert (tmp_path / "state.json").exists()
 
 
