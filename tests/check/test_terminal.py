@@ -160,7 +160,7 @@ def watched(terminals: list[Terminal], phase: str, until: str, *, columns: int, 
 
 
 def test_watch_shows_the_verdict_whatever_the_height(terminals: list[Terminal]) -> None:
-    assert "glm5: Low power" in watched(terminals, "collectives", "glm5: Low power", columns=80, rows=12)
+    assert "glm5: Low power" in watched(terminals, "collectives", "held throughout", columns=80, rows=12)
 
 
 def test_watch_says_how_many_gpus_have_no_room(terminals: list[Terminal]) -> None:
