@@ -35,6 +35,25 @@ class TestFinishedRequests:
         assert view.state in {State.WORKING, State.IDLE}
         assert view.work == pytest.approx(0.9)
 
+    def test_one_text_whose_counters_fell_makes_no_crowd_later(self) -> None:
+        """A damaged text shows all counters at 1; half a minute on it is the oldest that is compared with."""
+        bench = Bench()
+        held = []
+        for poll in range(24):
+            ended, spent = 100_000.0 + 25 * poll, 90_000.0 + 4.5 * poll
+            odd = poll == 10
+            bench.reading = replace(
+                bench.reading,
+                held_http=30.0,
+                finished_requests=1.0 if odd else ended,
+                request_seconds=1.0 if odd else spent,
+            )
+            tokens = bench.tokens
+            bench.tokens = 1.0 if odd else max(tokens, 365.0 * poll)
+            held.append(only(bench.run(5, watts=400.0, work=0.0, tokens_per_second=0.0 if odd else 73.0)).work)
+            bench.tokens = max(bench.tokens, tokens)
+        assert [h for h in held[2:10] + held[12:] if h is None or h > 1.0] == []
+
     def test_a_front_of_which_nothing_ends_stays_seen(self) -> None:
         view = self.engine(90, front=30.0, ends_per_second=0.0, inside=0.0)
         assert view.state in {State.STALLED, State.IDLE_WHILE_BUSY}
@@ -81,7 +100,9 @@ class TestTwoRoles:
         return view
 
     def test_what_waits_for_a_peer_that_works_is_no_stall(self) -> None:
-        assert self.run(decodes=True).state is State.WORKING
+        view = self.run(decodes=True)
+        assert view.state is State.WORKING
+        assert view.pending is None, "and none is announced"
 
     def test_what_waits_here_while_the_peer_works_is_one(self) -> None:
         view = self.run(decodes=True, queue=20.0)

@@ -7,6 +7,7 @@ dense matrix operations, without sparsity, and the bandwidth of the memory.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ BOARDS: tuple[Board, ...] = (
 """The first whose name is part of NVML's is meant: ``H200 NVL`` stands before ``H200``."""
 
 
+@lru_cache(maxsize=64)
 def board(name: str) -> Board | None:
     """The board of that NVML name; ``None`` when its peaks are not known here."""
     words = f"{name} ".replace("-", " ")

@@ -144,6 +144,12 @@ def _without_counters(reading: EngineReading) -> EngineReading:
         scheduler_idle_seconds=None,
         cuda_graph_passes=None,
         eager_passes=None,
+        cached_prompt_tokens=None,
+        finished_requests=None,
+        request_seconds=None,
+        flops=None,
+        read_bytes=None,
+        write_bytes=None,
     )
 
 
@@ -459,11 +465,11 @@ class EngineTrack:
         The rate of the summed time of ended requests is that mean (J. D. C. Little, "A Proof for the Queuing Formula:
         L = λW", Operations Research 9, 1961).
         """
-        # The counters appear with the first request that ends.
-        told = [g for g in self.good if not g.errors and g.t >= after.t - LITTLE_SECONDS]
-        if not told or after.request_seconds is None or after.finished_requests is None:
+        recent = [g for g in self.good if not g.errors and g.t >= after.t - LITTLE_SECONDS]
+        if not recent or after.request_seconds is None or after.finished_requests is None:
             return None
-        first = told[0]
+        # The counters appear with the first request that ends: only where nobody told them before were they 0.
+        first = next((g for g in recent if g.request_seconds is not None), recent[0])
         ended = after.finished_requests - (first.finished_requests or 0.0)
         spent = after.request_seconds - (first.request_seconds or 0.0)
         if ended < 1 or spent < 0 or after.t <= first.t:
@@ -589,19 +595,21 @@ class EngineTrack:
 
     def delta_since(self, start: float, name: str) -> float | None:
         """Growth of a counter over the good readings since ``start``; ``None`` when it fell or was not there."""
-        values = [v for g in self.good if g.t > start and (v := getattr(g, name)) is not None]
-        if len(values) < 2:  # noqa: PLR2004 - a difference needs two
-            return None
-        delta = values[-1] - values[0]
-        return float(delta) if delta >= 0 else None
+        grown = self._grown(start, name)
+        return None if grown is None else grown[0]
 
     def rate_since(self, start: float, name: str) -> float | None:
-        """Growth of a counter a second, over the good readings since ``start``."""
-        told = [g for g in self.good if g.t > start and getattr(g, name) is not None]
+        """Growth of a counter a second, over the good readings since ``start``; ``None`` as for the growth."""
+        grown = self._grown(start, name)
+        return None if grown is None else grown[0] / grown[1]
+
+    def _grown(self, start: float, name: str) -> tuple[float, float] | None:
+        """By how much a counter grew, and in how many seconds."""
+        told = [(g.t, v) for g in self.good if g.t > start and (v := getattr(g, name)) is not None]
         if len(told) < 2:  # noqa: PLR2004 - a difference needs two
             return None
-        delta = getattr(told[-1], name) - getattr(told[0], name)
-        return float(delta) / (told[-1].t - told[0].t) if delta >= 0 else None
+        (begun, first), (ended, last) = told[0], told[-1]
+        return (float(last - first), ended - begun) if last >= first else None
 
     def span_of_polls(self, start: float) -> tuple[float, float] | None:
         """First and last good poll since ``start``: the moments between which tokens are known."""

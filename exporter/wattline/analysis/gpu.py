@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from typing import TYPE_CHECKING, TypeVar
 
-from wattline.analysis.idle import IdleLearner, idle_floor
+from wattline.analysis.idle import IdleLearner, active_fraction, idle_floor
 from wattline.analysis.snapshot import POWER_FRACTION_EDGES, GpuMeans, GpuView
 from wattline.analysis.spans import Accrued, CarriedTotal, Spans
 from wattline.gpus.pcie import link_bytes_per_second
@@ -280,10 +280,7 @@ class GpuTrack:
             return GpuView(self.identity, deployment, up=up)
         start = now - self._plan.window
         power, limit, floor = self.power_mean(start, now), self.limit_watts(), self.idle_floor()
-        active = None
-        if power is not None and limit and floor is not None and limit > floor.watts:
-            # Below the floor is no work, not negative work.
-            active = max(0.0, (power - floor.watts) / (limit - floor.watts))
+        active = active_fraction(power, floor.watts if floor else None, limit)
         cumulative: list[int] = []
         for count in self._buckets:
             cumulative.append(count + (cumulative[-1] if cumulative else 0))

@@ -63,6 +63,13 @@ class IdleLearner:
         return self._learned
 
 
+def active_fraction(watts: float | None, floor: float | None, limit: float | None) -> float | None:
+    """The share of the power above the floor that is drawn; below the floor is no work, not negative work."""
+    if watts is None or floor is None or limit is None or limit <= floor:
+        return None
+    return max(0.0, (watts - floor) / (limit - floor))
+
+
 def idle_floor(learned: float | None, configured: float | None, limit: float | None) -> IdleFloor | None:
     """Choose the floor to use: configured, else a believable learned one, else an assumed share of the limit."""
     if configured is not None:

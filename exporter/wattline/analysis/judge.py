@@ -52,6 +52,8 @@ class Evidence:
     """The greatest SM or memory activity of any GPU, measured or estimated by its engine."""
     bandwidth: float | None = None
     """Memory traffic over what the memory can carry."""
+    flops: float | None = None
+    """Operations over the dense bf16 peak."""
     tdp_fraction_now: float | None = None
     """Of the last readings alone: a load that is ending is not saturated any more."""
     power_cap_share: float | None = None

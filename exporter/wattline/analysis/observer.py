@@ -15,6 +15,7 @@ from wattline.analysis.boards import board
 from wattline.analysis.causes import POWER_CAP, THROTTLE_REASONS, GpuSigns, Signs, suspect, unseen
 from wattline.analysis.engine import EngineTrack
 from wattline.analysis.gpu import GpuTrack, link_capacity, mean
+from wattline.analysis.idle import active_fraction
 from wattline.analysis.judge import Evidence, coming, judge
 from wattline.analysis.snapshot import DeploymentView, GpuView, Pending, Snapshot, State
 from wattline.readings import EngineReading, GpuActivity, GpuCondition, GpuGone, GpuIdentity, GpuSample
@@ -239,7 +240,7 @@ class Observer:
         state, reason = judge(evidence, self.plan.thresholds)
         ledger = self._ledgers[plan.name]
         self._book(ledger, state, uuids, now)
-        pending = self._pending(ledger, state, self._signs_now(evidence, engines, gpus, now), now)
+        pending = self._pending(ledger, state, self._signs_now(evidence, engines, gpus, totals, now), now)
         signs = self._signs(engines, uuids, gpus, evidence, start)
         tokens, per_watt = self._efficiency(engines, gpus, missing, now)
         return DeploymentView(
@@ -251,7 +252,7 @@ class Observer:
             pending=pending,
             watched_seconds=min(self.plan.window, evidence.watched_seconds),
             bandwidth_ratio=evidence.bandwidth,
-            flops_ratio=self._used(engines, gpus, start, "flops"),
+            flops_ratio=evidence.flops,
             gpus=uuids,
             engines=tuple(e.engine.name for e in engines),
             unresolved_gpus=members.missing,
@@ -296,25 +297,21 @@ class Observer:
             return None
         return Pending(bad, now - ledger.coming_since)
 
-    def _signs_now(self, e: Evidence, engines: list[EngineTrack], gpus: list[GpuView], now: float) -> Evidence:
+    def _signs_now(
+        self, e: Evidence, engines: list[EngineTrack], gpus: list[GpuView], totals: _Totals, now: float
+    ) -> Evidence:
         """The evidence as if what is so now had been so for a whole window."""
-        recent = now - PENDING_POLLS * self.plan.engine_interval
-        still = [t for t in engines if t.frozen(recent, now)]
+        still = _frozen(engines, now - PENDING_POLLS * self.plan.engine_interval, now)
         power = [(g, g.sample.power_watts if g.sample else None) for g in gpus]
         fractions = [w / g.limit_watts if w is not None and g.limit_watts else None for g, w in power]
-        active = [_active(w, g) for g, w in power]
-        floor = _sum(g.idle_floor.watts if g.idle_floor else None for g in gpus)
-        drawn, limit = _sum(w for _, w in power), _sum(g.limit_watts for g in gpus)
-        whole = drawn is not None and limit is not None and floor is not None and limit > floor
+        active = [active_fraction(w, g.idle_floor.watts if g.idle_floor else None, g.limit_watts) for g, w in power]
         return replace(
             e,
             work_throughout=e.work_now_low,
             frozen=tuple(t.engine.name for t in still),
             frozen_old=True,
             tdp_fraction=e.tdp_fraction_now,
-            active_power_fraction=max(0.0, ((drawn or 0.0) - (floor or 0.0)) / ((limit or 0.0) - (floor or 0.0)))
-            if whole
-            else None,
+            active_power_fraction=totals.active_fraction_now,
             idlest_active_fraction=_least(active),
             busiest_tdp_fraction=_greatest(fractions),
             busiest_active_fraction=_greatest(active),
@@ -352,18 +349,19 @@ class Observer:
         throughout = [held for e in engines if (held := e.work_throughout(start, now)) is not None]
         uuids = [g.identity.uuid for g in gpus]
         cap_shares = [s for u in uuids if (s := self.gpus[u].reason_share(start, frozenset({POWER_CAP}))) is not None]
-        moving = {e.engine.name for e, w in zip(engines, works, strict=True) if w is not None and w.progressed}
-        frozen = [e for e in engines if e.frozen(start, now, peer_works=bool(moving - {e.engine.name}))]
+        frozen = _frozen(engines, start, now)
         dram = [g.means.dram_active_ratio for g in gpus]
         bandwidth = _mean(dram)
         if bandwidth is None:
             bandwidth = self._used(engines, gpus, start, "bytes")
-        told = [*dram, *(g.means.sm_active_ratio for g in gpus), bandwidth, self._used(engines, gpus, start, "flops")]
+        flops = self._used(engines, gpus, start, "flops")
+        told = [*dram, *(g.means.sm_active_ratio for g in gpus), bandwidth, flops]
         return Evidence(
             asleep=tuple(e.engine.name for e in engines if e.good and e.good[-1].asleep),
             mig=any(g.identity.mig for g in gpus),
             busiest_activity=max((v for v in told if v is not None), default=None),
             bandwidth=bandwidth,
+            flops=flops,
             gpus_unreadable=_why_gpus(gpus, missing),
             engines_unreadable=self._why_engines(engines, now),
             work_now_low=sum(w.low or 0.0 for w in known) if known else None,
@@ -513,6 +511,7 @@ class _Totals:
     tdp_fraction: float | None = None
     tdp_fraction_now: float | None = None
     active_fraction: float | None = None
+    active_fraction_now: float | None = None
 
     @classmethod
     def of(cls, gpus: list[GpuView], missing: str) -> _Totals:
@@ -522,24 +521,20 @@ class _Totals:
         limit = _sum(g.limit_watts for g in gpus)
         floor = _sum(g.idle_floor.watts if g.idle_floor else None for g in gpus)
         now = _sum(g.sample.power_watts if g.sample else None for g in gpus)
-        active = None
-        if power is not None and limit and floor is not None and limit > floor:
-            active = max(0.0, (power - floor) / (limit - floor))
         return cls(
             power=power,
             limit=limit,
             tdp_fraction=power / limit if power is not None and limit else None,
             tdp_fraction_now=now / limit if now is not None and limit else None,
-            active_fraction=active,
+            active_fraction=active_fraction(power, floor, limit),
+            active_fraction_now=active_fraction(now, floor, limit),
         )
 
 
-def _active(watts: float | None, gpu: GpuView) -> float | None:
-    """The active fraction at that power."""
-    limit, floor = gpu.limit_watts, gpu.idle_floor
-    if watts is None or limit is None or floor is None or limit <= floor.watts:
-        return None
-    return max(0.0, (watts - floor.watts) / (limit - floor.watts))
+def _frozen(engines: list[EngineTrack], start: float, now: float) -> list[EngineTrack]:
+    """Engines that held work throughout and did not move; what waits for an engine that moves is no evidence."""
+    moving = {e.engine.name for e in engines if (w := e.work_now(now)) is not None and w.progressed}
+    return [e for e in engines if e.frozen(start, now, peer_works=bool(moving - {e.engine.name}))]
 
 
 def _mean(values: list[float | None]) -> float | None:
